@@ -17,7 +17,7 @@ from repro_env.io.files import Found, open_regular, room, sha256_of, walk
 from repro_env.runs.records import records
 from repro_env.runs.records.index import Index, Listing
 from repro_env.runs.records.records import Run
-from repro_env.sandbox import console
+from repro_env.sandbox import streams
 from repro_env.sandbox.outputs import OUTSIDE, locate
 from repro_env.schema.errors import DiskError, RecordError, StoreError
 from repro_env.schema.progress import Tell
@@ -226,7 +226,7 @@ def read_logs(directory: Path) -> Iterator[tuple[str, str]]:
     Raises `RecordError` if a log cannot be read, or if the run has none.
     """
     has_logs = False
-    for name in console.NAMES:
+    for name in streams.NAMES:
         try:
             with os.fdopen(open_regular(directory / name, below=directory), "rb") as file:
                 yield from ((name, _plain_text(line)) for line in file)

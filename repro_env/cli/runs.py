@@ -142,7 +142,7 @@ def logs(
     json: JsonOption = False,
 ) -> None:
     from repro_env.api.runs import read_logs
-    from repro_env.sandbox.console import STDERR
+    from repro_env.sandbox.streams import STDERR
 
     directory = find_run(run_id, runs)
     lines = read_logs(directory)

@@ -1,56 +1,53 @@
 """The init process (PID 1) of a run: reap processes, forward signals, and report the exit status of the command.
 
     PYTHON -I -S -B init.py attend PID DESCRIPTOR
-    PYTHON -I -S -B init.py start DIRECTORY
+    PYTHON -I -S -B init.py start SOCKET
 
-`attend` waits for a command that has already been started, and writes its wait status (waitpid(2)) to the descriptor.
-`start` is for a container. It reads `launch.json` (argv, env, cwd, umask, fixed_addresses, filter) from DIRECTORY, starts the
-command, and writes `started` and `ended.json` there. The environment variables are in the file because the engine records the
-variables of a container, and adds some. Standard library only, Python 3.8 and later: the image's own interpreter runs it.
+Both have a connection to the supervisor (`sandbox.session`), which sends one byte for each signal; lines of JSON are the answer.
+If the supervisor dies, the run ends. `attend` waits for a command that has already been started, and DESCRIPTOR is the
+connection. `start` is for a container: it connects to SOCKET, and first receives standard streams and a launch (argv, env, cwd,
+umask, fixed_addresses, filter, terminal), whose length precedes it in eight bytes. So the engine, which records the variables of
+a container, never gets those of the command. Standard library only, Python 3.8 and later: the image's own interpreter runs it.
 """
 
+import _thread
+import array
 import errno
 import os
 import signal
+import socket
 import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any, Optional
+    from typing import Any
 
-FORWARDED = {signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH}
-FORWARDED |= {signal.SIGALRM, signal.SIGPIPE, signal.SIGTSTP, signal.SIGCONT, *range(signal.SIGRTMIN, signal.SIGRTMAX + 1)}
+FORWARDED = {signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2}
 WATCHED = FORWARDED | {signal.SIGCHLD}
 COMMAND = 32
 """PID of the command in a container. The engine's threads take a varying number of the lower PIDs before it."""
 SI_USER = 0
-"""The code of a signal that kill(2) sent. Signals of a terminal come from the kernel, which sends them to the command too."""
+"""The code of a signal that kill(2) sent."""
 ADDR_NO_RANDOMIZE = 0x0040000
 """A flag of personality(2) for the programs that this process starts."""
 PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS, SECCOMP_MODE_FILTER = 4, 22, 38, 2
 COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
-TERMINAL_SIGNALS = {signal.SIGHUP: signal.SIGHUP, signal.SIGINT: signal.SIGINT, signal.SIGQUIT: signal.SIGQUIT}
-TERMINAL_SIGNALS.update({signal.SIGTSTP: signal.SIGSTOP, signal.SIGCONT: signal.SIGCONT})
-"""Signals of a terminal go to the process group of the command. SIGSTOP replaces SIGTSTP, which the kernel ignores in an
-orphaned process group."""
 
 
-def wait_for(child: int, descriptor: int) -> None:
-    """Wait for a command that runs or has already ended, and report its status. The caller has blocked the signals in `WATCHED`."""
-    status = attend(child)
-    kill_all()
-    os.write(descriptor, b"%d\n" % status)
-    os._exit(0)
-
-
-def start(directory: str) -> None:
-    """Start the command of a container, wait for it, and exit with its exit code."""
+def start(connection: socket.socket) -> None:
+    """Start the command of a container, and attend to it."""
     import json
 
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
-    with open(directory + "/launch.json", "rb") as file:  # as bytes: the image may lack the codec of the locale
-        launch = json.loads(file.read())
+    size, ancillary, _, _ = connection.recvmsg(8, socket.CMSG_LEN(3 * 4))
+    streams = array.array("i")
+    for _, _, descriptors in ancillary:
+        streams.frombytes(descriptors)
+    text = b""
+    while len(text) < int.from_bytes(size, "big"):
+        text += connection.recv(1 << 16) or os._exit(1)
+    launch = json.loads(text)
     notes = ["addresses: random (%s)" % why for why in attempt(fix_addresses)] if launch["fixed_addresses"] else []
     notes += ["init: the command can trace it (%s)" % why for why in attempt(forbid_tracing)]
     notes += ["system calls: only the engine's filter (%s)" % why for why in attempt(filter_calls, launch["filter"])]
@@ -62,24 +59,26 @@ def start(directory: str) -> None:
         if child == 0:
             if os.getpid() < COMMAND:
                 os._exit(0)
-            os.close(read)
-            run_command(launch, write, mask)
+            run_command(launch, streams, write, mask)
         if child < COMMAND:
             os.waitpid(child, 0)
     os.close(write)
-    write_json(directory + "/started", {"pid": child})
+    for stream in streams:
+        os.close(stream)
     with os.fdopen(read, "rb") as pipe:
         reason = pipe.read()
-    status = attend(child)
-    kill_all()
-    after = count_oom_kills()
-    ended = {"status": status, "starved": None if before is None or after is None else after > before, "notes": notes}
+    send(connection, {"type": "started", "notes": notes})
+    status = attend(child, connection)
+    ended = {"type": "ended", "status": status, "starved": count_oom_kills() > before}
     if reason:
         ended["refused"] = json.loads(reason)
-    write_json(directory + "/ended.json", ended)
-    code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
-    sys.stdout.flush()
-    os._exit(code)
+    send(connection, ended)
+
+
+def send(connection: socket.socket, message: "dict[str, Any]") -> None:
+    import json
+
+    connection.sendall(json.dumps(message).encode() + b"\n")
 
 
 def attempt(function: "Callable[..., None]", *arguments: str) -> "list[str]":
@@ -133,12 +132,16 @@ def filter_calls(program: str) -> None:
     call("prctl", PR_SET_SECCOMP, ctypes.c_ulong(SECCOMP_MODE_FILTER), ctypes.byref(rules), *[ctypes.c_ulong(0)] * 2)
 
 
-def attend(child: int) -> int:
-    """Forward signals and reap processes until the command ends. Return its status."""
+def attend(child: int, connection: socket.socket) -> int:
+    """Forward signals and reap processes until the command ends, then kill all others. Return its status.
+
+    The caller has blocked the signals in `WATCHED`.
+    """
+    _thread.start_new_thread(receive_signals, (child, connection))
     while True:
         info = signal.sigwaitinfo(WATCHED)
         if info.si_signo != signal.SIGCHLD:
-            if info.si_pid == 0 and info.si_code == SI_USER:  # sent from outside the run
+            if info.si_pid == 0 and info.si_code == SI_USER:  # sent from outside the run, for example by `docker stop`
                 forward(info.si_signo, child)
             continue
         while True:
@@ -147,19 +150,29 @@ def attend(child: int) -> int:
             except ChildProcessError:
                 break
             if pid == child:
+                kill_all()
                 return status
             if pid == 0:
                 break
 
 
+def receive_signals(child: int, connection: socket.socket) -> None:
+    """Forward the signals that the supervisor sends. If it dies, end the run."""
+    while True:
+        number = connection.recv(1)
+        if not number:
+            os._exit(1)
+        forward(number[0], child)
+
+
 def forward(number: int, child: int) -> None:
-    if number not in TERMINAL_SIGNALS:
-        os.kill(child, number)
+    """Send a signal to the command; those that a terminal sends, to its process group."""
+    for target in (-child, child) if number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT) else (child,):
+        try:
+            os.kill(target, number)
+        except ProcessLookupError:  # it has no process group yet, or it has just ended
+            continue
         return
-    try:
-        os.killpg(child, TERMINAL_SIGNALS[signal.Signals(number)])
-    except ProcessLookupError:  # it has not created its process group yet
-        os.kill(child, number)
 
 
 def kill_all() -> None:
@@ -175,12 +188,19 @@ def kill_all() -> None:
         pass
 
 
-def run_command(launch: "dict[str, Any]", write: int, mask: "set[Any]") -> None:
+def run_command(launch: "dict[str, Any]", streams: "array.array[int]", write: int, mask: "set[Any]") -> None:
     """Execute the command in this process. If that fails, write the reason to `write`: `[field, [[path, errno], ...]]`."""
     try:
-        os.set_inheritable(write, False)
         for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):  # which Python ignores or handles
             signal.signal(number, signal.SIG_DFL)
+        os.setsid()
+        if launch["terminal"] is not None:
+            import fcntl
+            import termios
+
+            fcntl.ioctl(streams[launch["terminal"]], termios.TIOCSCTTY, 0)
+        for stream, end in enumerate(streams):
+            os.dup2(end, stream)
         os.umask(launch["umask"])
         try:
             os.chdir(launch["cwd"])
@@ -214,17 +234,8 @@ def report_failure(write: int, reason: "list[Any]") -> None:
     os.write(write, json.dumps(reason).encode())
 
 
-def write_json(path: str, values: "dict[str, Any]") -> None:
-    """Write a file under a temporary name and rename it, so that a reader never sees a part of it."""
-    import json
-
-    with open(path + ".new", "wb") as file:
-        file.write(json.dumps(values).encode())
-    os.rename(path + ".new", path)
-
-
-def count_oom_kills() -> "Optional[int]":
-    """How many processes of this container the kernel killed because memory ran out; None if it does not report that."""
+def count_oom_kills() -> int:
+    """How many processes of this container the kernel killed because memory ran out; 0 if it does not report that."""
     for path in COUNTERS:
         try:
             with open(path, "rb") as file:
@@ -233,13 +244,17 @@ def count_oom_kills() -> "Optional[int]":
                         return int(line.split()[1])
         except (OSError, ValueError):  # noqa: PERF203
             pass
-    return None
+    return 0
 
 
 if __name__ == "__main__":
     if os.getpid() != 1:  # it kills every process that it can
         sys.exit("error: init.py must run as PID 1, because it kills all other processes")
     if sys.argv[1] == "attend":
-        wait_for(int(sys.argv[2]), int(sys.argv[3]))
+        supervisor = socket.socket(fileno=int(sys.argv[3]))
+        send(supervisor, {"type": "ended", "status": attend(int(sys.argv[2]), supervisor)})
     else:
-        start(sys.argv[2])
+        supervisor = socket.socket(socket.AF_UNIX)
+        supervisor.connect(sys.argv[2])
+        start(supervisor)
+    os._exit(0)

@@ -14,14 +14,12 @@ from pathlib import Path
 
 from repro_env.sandbox import kernel
 
-XATTRS = ("trusted.overlay.", "user.overlay.")
-"""Prefixes of overlay's extended attributes in its upper layer: as root, and in a user namespace."""
 
-
-def mount(target: Path, lowers: Sequence[Path], *, upper: Path, work: Path, throw_away: bool) -> None:
+def mount(target: Path, lowers: Sequence[Path], *, upper: Path, work: Path) -> None:
     """Mount an overlay of `lowers` (lowest first) and `upper` at `target`. Raises `OSError`.
 
-    `throw_away`: skip fsync for the upper layer (`volatile`, Linux 5.10). A user namespace requires `userxattr` (Linux 5.11).
+    Unmounting does not flush the upper layer if the kernel allows that (`volatile`, Linux 5.10). A user namespace requires
+    `userxattr` (Linux 5.11).
     """
     with contextlib.ExitStack() as stack:
 
@@ -34,14 +32,13 @@ def mount(target: Path, lowers: Sequence[Path], *, upper: Path, work: Path, thro
         options = f"lowerdir={lowerdir},upperdir={name(upper)},workdir={name(work)}"
         # Without redirects, renaming a directory of a lower layer fails with EXDEV. Only overlay could read a redirect.
         options += ",userxattr" if in_user_namespace() else ",redirect_dir=off,index=off,metacopy=off"
-        for is_last, extra in ((False, ",volatile"), (True, "")) if throw_away else ((True, ""),):
-            try:
-                kernel.mount("overlay", str(target), "overlay", kernel.MS_NODEV | kernel.MS_NOSUID, options + extra)
-            except OSError as error:  # noqa: PERF203
-                if is_last or error.errno != errno.EINVAL:
-                    raise
-            else:
-                return
+        flags = kernel.MS_NODEV | kernel.MS_NOSUID
+        try:
+            kernel.mount("overlay", str(target), "overlay", flags, options + ",volatile")
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            kernel.mount("overlay", str(target), "overlay", flags, options)
 
 
 def in_user_namespace() -> bool:

@@ -5,16 +5,13 @@ from __future__ import annotations
 import abc
 import os
 import stat
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from itertools import islice
 from pathlib import Path
 
 from repro_env.io.files import walk
-from repro_env.sandbox import externaloutputs, mergedtree
-from repro_env.sandbox.externaloutputs import Bound
-from repro_env.sandbox.workspace import harvest
-from repro_env.schema.errors import DataError, RunError, StoreError
-from repro_env.schema.run import Isolation, Launch, Lost, Mount, Outcome
+from repro_env.schema.errors import DataError, RunError
+from repro_env.schema.run import Isolation, Launch, Mount, Outcome
 
 _MAX_CHECKED = 20_000
 """How many paths of a mount are checked for access before a run."""
@@ -22,69 +19,19 @@ _RESERVED = ("/", "/proc", "/sys", "/dev")
 
 
 class Runner(abc.ABC):
-    """Runs the command of a launch, and collects what it wrote. Use one object per run."""
+    """Runs the command of a launch. Use one object per run."""
 
-    def __init__(self, *, hidden: Collection[str] | None = None, bound: Bound = externaloutputs.DEFAULT) -> None:
-        """Set up a runner. `hidden` are secret values that must not be in the logs of what the command prints; None for no logs.
-
-        `bound` limits how much is kept of the files that the command writes outside its project.
-        """
+    def __init__(self, *, hidden: Collection[str] | None = None) -> None:
+        """Set up a runner. `hidden` are secret values that must not be in the logs of what the command prints; None for no logs."""
         self._hidden = hidden
-        self._bound = bound
-        self.lost: Lost | None = None
-        """After `run`: files that the command wrote outside its project and that were not kept."""
-        self.began = False
-        """Set if `run` raised after the command had started, so that its exit code is unknown."""
 
     @abc.abstractmethod
     def run(self, launch: Launch, *, directory: Path) -> Outcome:
         """Run a launch and wait for its end. Must be called in the main thread, because it handles signals.
 
-        `directory` is the run's directory. Raises `SandboxError` if the kernel refuses what the runner needs, and `RunError`,
+        `directory` is the run's directory; call `workspace.collect` on it afterwards. Raises `SandboxError` if the kernel refuses what the runner needs, and `RunError`,
         `DataError` or `CommandMissingError` if the command cannot be started.
         """
-
-    def collect(self, workspace: Path, snapshot: Path, files: Path) -> tuple[str, ...]:  # noqa: ARG002
-        """Leave only outputs in the run's `files`. Returns the source files that the command removed. Raises `OSError`."""
-        return harvest(files, snapshot)
-
-
-class Image:
-    """The image in the store, as the embedded and the Docker runner use it."""
-
-    def __init__(
-        self, layers: Callable[[str], Path | None], *, merged: Path, interpreter: str, bytecode: Path | None = None
-    ) -> None:
-        """`layers` returns the unpacked tree for a diff ID; `interpreter` is the path of Python in the image.
-
-        `merged` is the directory for merged trees of hard links, on the same disk as the layers. `bytecode` is a read-only tree
-        with the layout of PYTHONPYCACHEPREFIX.
-        """
-        self._layers = layers
-        self._merged = merged.resolve()
-        self.interpreter = interpreter
-        self.bytecode = None if bytecode is None else bytecode.resolve()
-
-    @property
-    def store(self) -> Path:
-        """The directory with the unpacked layers."""
-        return self._merged.parent
-
-    def tree(self, diff_id: str) -> Path:
-        """The unpacked tree of a layer, without symlinks in its path. Raises `StoreError`."""
-        path = self._layers(diff_id)
-        if path is None:
-            raise StoreError("this layer is not in the store", where=diff_id, hint="run `repro-env rebuild`")
-        return path.resolve()
-
-    def trees(self, launch: Launch) -> list[Path]:
-        """The trees of the layers, the lowest first, and of the siblings if the launch has any. Raises `StoreError`."""
-        return [self.tree(diff_id) for diff_id in (*launch.layers, launch.siblings) if diff_id is not None]
-
-    def merge(self, launch: Launch) -> Path:
-        """The merged tree of the layers, which is made for the first run. Raises `StoreError`, `DiskError`, `OSError`."""
-        layers = [self.tree(diff_id) for diff_id in launch.layers]
-        return mergedtree.make_tree(layers, self._merged / launch.image.removeprefix("sha256:"))
 
 
 def outcome(code: int, isolation: Isolation, means: Iterable[str], *, starved: bool) -> Outcome:

@@ -1,7 +1,8 @@
-"""The workspace of a run: the source snapshot with the run's changes. Afterwards only the changes are kept.
+"""The directories that a run writes: `files`, a copy of its source, and `outside`, for all other paths, by absolute path.
 
-Overlay keeps the two separate. If the kernel refuses overlay (runs on NFS or Lustre, or in a container), the snapshot is
-copied before the run, and unchanged files are removed afterwards. The result of `harvest` is the same for both.
+Every runner prepares them before the command starts, and lets the command write nowhere else. So what it wrote is still there
+after a kill. `collect` then removes everything that is not an output. The files are untrusted, because the run wrote them: no
+symlink is followed, and only regular files are opened.
 """
 
 from __future__ import annotations
@@ -9,102 +10,116 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import posixpath
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from io import FileIO
 from pathlib import Path
 
 import msgspec
 
 from repro_env.io import files
-from repro_env.sandbox import kernel, overlay
-from repro_env.schema.text import RelPath
+from repro_env.oci import paths
+from repro_env.oci.paths import is_below
+from repro_env.sandbox.outputs import OUTSIDE
+from repro_env.schema.codec import Frozen
+from repro_env.schema.run import Launch
 
-_COPIED = ".copied"
-"""File next to `files` that marks it as a copy of the snapshot. It lists the mount points that were made in the copy."""
-_MAX_POINTS = 16 << 20
-"""Bytes that are read of the list of mount points."""
+SCRATCH = ".scratch"
+"""Directory in the run's directory for what is not an output. It is removed with everything else that `prepare` made."""
+_RULES = ".unfinished.json"
+"""File in the run's directory, until `collect` is done."""
+_MAX_RULES = 16 << 20
+"""Bytes that are read of the rules."""
+TEMPORARY = ("/tmp", "/var/tmp")  # noqa: S108
+ETC = ("passwd", "group", "hosts", "resolv.conf", "hostname")
+"""The files of /etc that are made for each run."""
+_SYSTEM = ("/proc", "/sys", "/dev", "/run", posixpath.dirname(paths.SEEDS), *(f"/etc/{name}" for name in ETC))
+_CACHES = (".cache", ".nv", ".triton", ".bash_history", ".python_history")
+"""Caches and histories in HOME."""
+_XATTRS = ("trusted.overlay.", "user.overlay.")
+"""Prefixes of overlay's extended attributes in its upper layer: as root, and in a user namespace."""
 _CHUNK = 1 << 20
 
 
-class MountPoint(msgspec.Struct, frozen=True):
-    """A path inside the workspace on which something will be mounted."""
+class Rules(Frozen, frozen=True, kw_only=True):
+    """Which paths inside a run are not outputs."""
 
-    path: str
-    """Relative to the workspace."""
-    is_directory: bool
+    workspace: str
+    mounted: tuple[str, ...]
+    """Paths of mounts, and files that every run has."""
+    kept: tuple[str, ...]
+    """The parent directory of the project, and HOME. Files below them are kept even if these are below `TEMPORARY`."""
+    caches: tuple[str, ...]
 
+    def skip(self, path: str) -> bool:
+        """Whether a path outside the project and all paths below it are not kept: mounts, caches, bytecode, temporary files.
 
-class OverlayWorkspace:
-    """An overlay of the snapshot and the run's files."""
-
-    means = "overlay"
-    """The name of this way to mount the snapshot, for the record."""
-
-    def __init__(self, snapshot: Path, upper: Path, *, work: Path, points: Path, needed: Sequence[MountPoint]) -> None:
-        """`points` is an empty directory for the mount points: a separate layer, so that they do not become outputs."""
-        self._lowers = (snapshot, points)
-        self._upper = upper
-        self._work = work
-        self._needed = needed
-
-    def prepare(self) -> None:
-        """Make the mount points, before any namespace is entered."""
-        make_mount_points(self._lowers[1], self._needed)
-
-    def stack(self, target: Path) -> None:
-        """Mount the tree at `target`. Raises `OSError` if the kernel refuses."""
-        overlay.mount(target, self._lowers, upper=self._upper, work=self._work, throw_away=False)
+        Files in HOME or next to the project are not temporary, even if these are below `TEMPORARY`.
+        """
+        if path.endswith("/__pycache__") or path in self.mounted or path in self.caches:
+            return True
+        for directory in TEMPORARY:
+            if path.startswith(directory + "/"):
+                exceptions = [kept for kept in self.kept if is_below(kept, directory)]
+                return not any(is_below(kept, path) or is_below(path, kept) for kept in exceptions)
+        return False
 
 
-class CopiedWorkspace:
-    """A bind mount of a copy of the snapshot."""
-
-    means = "copy"
-
-    def __init__(self, snapshot: Path, upper: Path, *, needed: Sequence[MountPoint]) -> None:
-        self._snapshot = snapshot
-        self._upper = upper
-        self._needed = needed
-
-    def prepare(self) -> None:
-        """Copy the snapshot, unless an earlier attempt to start this run did so. Raises `DiskError` if it does not fit."""
-        marker = self._upper.parent / _COPIED
-        if marker.exists():
-            return
-        with files.room(self._upper):
-            copy_tree(self._snapshot, self._upper)
-        made = make_mount_points(self._upper, self._needed)
-        files.atomic_write(marker, msgspec.json.encode(made) + b"\n")
-
-    def stack(self, target: Path) -> None:
-        """Mount the copy at `target`. Raises `OSError` if the kernel refuses."""
-        kernel.bind(str(self._upper), str(target), recursive=False)
+def rules_of(launch: Launch) -> Rules:
+    """The rules for a run. Pure."""
+    mounts = (*(mount.target for mount in launch.mounts), *(tree.target for tree in launch.trees))
+    caches = [f"{launch.user.home}/{name}" for name in _CACHES]
+    return Rules(
+        workspace=launch.workspace,
+        mounted=tuple(sorted({launch.workspace, *mounts, *_SYSTEM})),
+        kept=(launch.workspace.rpartition("/")[0], *({launch.user.home} - {*TEMPORARY})),
+        caches=(*caches, *(variable.value.rstrip("/") for variable in launch.env if variable.name == "XDG_CACHE_HOME")),
+    )
 
 
-Workspace = OverlayWorkspace | CopiedWorkspace
-"""A way to mount the snapshot as a writable tree, with the changes in the run's directory."""
+def prepare(launch: Launch, directory: Path, snapshot: Path, siblings: Path | None) -> None:
+    """Copy the source to `files` in the run's `directory`, and the directories next to it to `outside`. Raises `DiskError`."""
+    source, outside = directory / "files", directory / OUTSIDE
+    files.atomic_write(directory / _RULES, msgspec.json.encode(rules_of(launch)), flush=False)
+    for path in (source, outside, directory / SCRATCH):
+        path.mkdir(mode=0o755, exist_ok=True)
+    with files.room(directory):
+        copy_tree(snapshot, source)
+        if siblings is not None:
+            copy_tree(siblings, outside)
+    kinds = {mount.target: Path(mount.source).is_dir() for mount in launch.mounts}
+    kinds |= {tree.target: not tree.root.startswith(paths.HOME) for tree in launch.trees}
+    make_mount_points(source, launch.workspace, kinds)
 
 
-def make_mount_points(directory: Path, needed: Iterable[MountPoint]) -> list[str]:
-    """Make all missing mount points and their parents. Returns the paths that were made, parents before children."""
-    made: list[str] = []
-    for point in sorted(needed, key=lambda point: point.path):
-        parts = point.path.split("/")
+def siblings_in(directory: Path, launch: Launch) -> dict[str, Path]:
+    """The copies of the directories next to the source that `prepare` made: path inside the run -> path on this machine."""
+    parent = posixpath.dirname(launch.workspace)
+    copies = sorted(Path(f"{directory / OUTSIDE}{parent}").iterdir()) if launch.siblings is not None else []
+    return {f"{parent}/{copy.name}": copy for copy in copies}
+
+
+def make_mount_points(directory: Path, at: str, targets: dict[str, bool]) -> None:
+    """Make the mount points below `at`, which is `directory` inside the run. `targets`: path -> whether it is a directory."""
+    for target, is_directory in sorted(targets.items()):
+        if not target.startswith(at + "/"):
+            continue
+        parts = target[len(at) + 1 :].split("/")
         for depth in range(1, len(parts) + 1):
             path = directory.joinpath(*parts[:depth])
-            if _is_directory(path):
+            if path.is_dir() and not path.is_symlink():
                 continue
-            if depth < len(parts) or point.is_directory:
-                if os.path.lexists(path):
-                    path.unlink()
+            if depth < len(parts) or is_directory:
+                path.unlink(missing_ok=True)
                 path.mkdir(mode=0o755)
-            elif path.exists():
-                continue
-            else:
-                path.touch(0o644)
-            made.append("/".join(parts[:depth]))
-    return made
+            elif not path.exists():
+                make_file_point(path)
+
+
+def make_file_point(path: Path | str) -> None:
+    """Make a file to mount another file on. Its mode is 0, so that `collect` does not take it for an output."""
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0))
 
 
 def copy_tree(source: Path, target: Path) -> None:
@@ -146,113 +161,94 @@ def _copy_bytes(source: FileIO, target: FileIO) -> None:
             view = view[target.write(view) :]
 
 
-def harvest(upper: Path, snapshot: Path) -> tuple[str, ...]:
-    """Leave only the files that the run made or changed in `upper`, the run's `files`. Returns the source files it removed, sorted.
+def collect(directory: Path, snapshot: Path, image: Iterable[Path] = ()) -> tuple[str, ...]:
+    """Leave only outputs in the run's `directory`. Returns the files of the source that the command removed, sorted.
 
-    Removes whiteouts and extended attributes of overlay, files with the time, bytes and mode of the snapshot's (copied, or only
-    opened for writing), and directories of the snapshot without changes. For a removed directory, all its files are returned.
-    Can be called right after a run, or later for a run that was killed. A second call changes nothing. Raises `OSError`.
+    An output is a regular file or a symlink that differs from the one in the `snapshot` of the source or in the `image`, which
+    are all trees that the command started with, the lowest first. Call this after the command has ended, or later for a run
+    that was killed. A second call changes nothing. Raises `OSError`.
     """
-    marker = upper.parent / _COPIED
-    is_copy = os.path.lexists(marker)
-    points = _points(marker) if is_copy else []
-    for point in reversed(points):
-        if not any((upper / above).is_symlink() for above in Path(point).parents):
-            _remove_empty(upper / point)
-    removed: set[str] = set()
-    _harvest(upper, snapshot, "", removed, is_complete=is_copy)
-    marker.unlink(missing_ok=True)
-    return tuple(sorted(removed.difference(points)))
-
-
-def _points(marker: Path) -> list[RelPath]:
-    """Read the mount points that were made in a copied workspace. The list is not trusted. Raises `OSError`."""
     try:
-        return msgspec.json.decode(files.read_regular(marker, _MAX_POINTS), type=list[RelPath])
+        rules = msgspec.json.decode(files.read_regular(directory / _RULES, _MAX_RULES), type=Rules)
+    except FileNotFoundError:
+        return ()
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise OSError(errno.EINVAL, "this file is damaged: it is not a list of mount points", str(marker)) from None
+        raise OSError(errno.EINVAL, "this file is damaged: it does not contain rules", str(directory / _RULES)) from None
+    below = len(rules.workspace) + 1
+    points = {path[below:] for path in rules.mounted if path.startswith(rules.workspace + "/")}
+    found = _prune(directory / "files", [snapshot], points.__contains__)
+    _prune(directory / OUTSIDE, [*image], lambda path: rules.skip(f"/{path}"))
+    with contextlib.suppress(OSError):
+        (directory / OUTSIDE).rmdir()
+    files.remove_tree(directory / SCRATCH)
+    removed = (file.path for file in files.walk(snapshot) if file.kind != "dir" and file.path not in found)
+    result = tuple(path for path in removed if not is_below(path, *points))
+    (directory / _RULES).unlink()
+    return result
 
 
-def _harvest(upper: Path, snapshot: Path, directory: str, removed: set[str], *, is_complete: bool) -> None:
-    """Harvest one directory of `upper`. `directory` is relative: empty, or with a slash at the end.
-
-    `is_complete`: whether the run saw only the files in `upper`, so that all other files of the snapshot were removed.
-    """
-    current = upper / directory
-    mode = current.stat().st_mode
-    if mode & stat.S_IRWXU != stat.S_IRWXU:
-        current.chmod(stat.S_IMODE(mode) | stat.S_IRWXU)
-    is_complete = _remove_attributes(current) or is_complete
-    original = snapshot / directory
-    names = sorted(item.name for item in current.iterdir())
-    if is_complete and _is_directory(original):
-        for name in {item.name for item in original.iterdir()}.difference(names):
-            removed.update(_files_of(original / name, directory + name))
-    for name in names:
-        path = directory + name
-        facts = (current / name).lstat()
-        if stat.S_ISCHR(facts.st_mode) and facts.st_rdev == 0:  # a whiteout
-            removed.update(_files_of(original / name, path))
-            (current / name).unlink()
-        elif stat.S_ISDIR(facts.st_mode):
-            if not _is_directory(original / name):
-                removed.update(_files_of(original / name, path))
-            _harvest(upper, snapshot, path + "/", removed, is_complete=is_complete)
-            if _is_directory(original / name):
-                _remove_empty(current / name)
-        else:
-            if _is_directory(original / name):
-                removed.update(_files_of(original / name, path))
-            if stat.S_ISREG(facts.st_mode):
-                disarm(current / name)
-            if is_same(current / name, original / name):
-                (current / name).unlink()
+def _prune(root: Path, originals: Sequence[Path], skip: Callable[[str], bool]) -> set[str]:
+    """Remove everything but files and symlinks that differ from the originals. Returns the paths of all that were there."""
+    files.expect(root.lstat().st_mode, stat.S_IFDIR, str(root))
+    found: set[str] = set()
+    prefixes = [""]
+    for prefix in prefixes:  # grows
+        directory = root / prefix
+        mode = directory.stat().st_mode
+        if mode & stat.S_IRWXU != stat.S_IRWXU:
+            directory.chmod(stat.S_IMODE(mode) | stat.S_IRWXU)
+        _remove_attributes(directory)
+        with os.scandir(directory) as listing:
+            items = list(listing)
+        for item in items:
+            path, location = prefix + item.name, Path(item.path)
+            if item.is_dir(follow_symlinks=False):
+                if skip(path):
+                    files.remove_tree(location)
+                else:
+                    prefixes.append(path + "/")
+            else:
+                found.add(path)
+                if skip(path) or not _is_output(location, path, originals):
+                    location.unlink()
+    for prefix in reversed(prefixes[1:]):
+        with contextlib.suppress(OSError):  # it has outputs
+            (root / prefix).rmdir()
+    return found
 
 
-def _is_directory(path: Path) -> bool:
-    return path.is_dir() and not path.is_symlink()
+def _is_output(file: Path, path: str, originals: Sequence[Path]) -> bool:
+    facts = file.lstat()
+    if stat.S_ISREG(facts.st_mode):
+        if not facts.st_size and not stat.S_IMODE(facts.st_mode):  # `make_file_point` made it
+            return False
+        _remove_attributes(file)
+        if facts.st_mode & (stat.S_ISUID | stat.S_ISGID):
+            file.chmod(stat.S_IMODE(facts.st_mode) & ~(stat.S_ISUID | stat.S_ISGID))
+    elif not stat.S_ISLNK(facts.st_mode):
+        return False
+    original = next((tree / path for tree in reversed(originals) if os.path.lexists(tree / path)), None)
+    return original is None or not _is_same(file, original)
 
 
-def _files_of(path: Path, name: str) -> list[str]:
-    """The files of the snapshot at or below a removed path."""
-    if _is_directory(path):
-        return [f"{name}/{found.path}" for found in files.walk(path) if found.kind != "dir"]
-    return [name] if os.path.lexists(path) else []
-
-
-def _remove_attributes(path: Path) -> bool:
-    """Remove overlay's attributes from a file or directory. Returns whether it was opaque, hiding the lower directory."""
-    is_opaque = False
+def _remove_attributes(path: Path) -> None:
+    """Remove overlay's attributes from a file or directory."""
     with contextlib.suppress(OSError):  # the file system does not support extended attributes
         for name in os.listxattr(path, follow_symlinks=False):
-            if name.startswith(overlay.XATTRS):
-                is_opaque = is_opaque or (name.endswith(".opaque") and os.getxattr(path, name, follow_symlinks=False) == b"y")
+            if name.startswith(_XATTRS):
                 os.removexattr(path, name, follow_symlinks=False)
-    return is_opaque
 
 
-def disarm(path: Path) -> None:
-    """Remove overlay's attributes and the set-user-ID and set-group-ID bits from a regular file."""
-    _remove_attributes(path)
-    mode = path.lstat().st_mode
-    if mode & (stat.S_ISUID | stat.S_ISGID):
-        path.chmod(stat.S_IMODE(mode) & ~(stat.S_ISUID | stat.S_ISGID))
-
-
-def is_same(path: Path, original: Path) -> bool:
+def _is_same(path: Path, original: Path) -> bool:
     """Whether a path is unchanged from `original`: a symlink by its target, a file by time, executable bit and bytes.
 
     The time counts because a file that a run writes is an output, even if its bytes are the same as before.
     """
-    try:
-        old = original.lstat()
-    except (FileNotFoundError, NotADirectoryError):
+    old, new = original.lstat(), path.lstat()
+    if stat.S_IFMT(old.st_mode) != stat.S_IFMT(new.st_mode):
         return False
-    new = path.lstat()
     if stat.S_ISLNK(new.st_mode):
-        return stat.S_ISLNK(old.st_mode) and path.readlink() == original.readlink()
-    if not (stat.S_ISREG(new.st_mode) and stat.S_ISREG(old.st_mode)):
-        return False
+        return path.readlink() == original.readlink()
     has_same_mode = (new.st_mode ^ old.st_mode) & stat.S_IXUSR == 0
     if new.st_size != old.st_size or new.st_mtime_ns != old.st_mtime_ns or not has_same_mode:
         return False
@@ -265,12 +261,3 @@ def is_same(path: Path, original: Path) -> bool:
                 return False
             if not chunk:
                 return True
-
-
-def _remove_empty(directory: Path) -> None:
-    """Remove a directory or a file if it is empty. The file was a mount point."""
-    if _is_directory(directory):
-        with contextlib.suppress(OSError):
-            directory.rmdir()
-    elif directory.is_file() and not directory.stat().st_size:
-        directory.unlink()

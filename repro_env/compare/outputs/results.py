@@ -21,7 +21,7 @@ from repro_env.compare.outputs.tensors import holds_tensors
 from repro_env.compare.traces import comparison, divergence
 from repro_env.io.files import open_regular, read_regular, sha256_of
 from repro_env.runs.records import checkpointstate, records
-from repro_env.sandbox import console
+from repro_env.sandbox import streams
 from repro_env.sandbox.host import copyrunner
 from repro_env.sandbox.outputs import locate
 from repro_env.schema.errors import RecordError, UsageError
@@ -190,7 +190,7 @@ def _consoles(left: Side, right: Side, globs: Globs, judge: Judge) -> Iterator[F
     then, now = _console(left), _console(right)
     printed = {log.path for side in (left, right) for log in side.end.console if log.size}
     if printed and then.digests.keys() != now.digests.keys():
-        file = _file(Pair(console.BOTH, console.BOTH), globs, "console")
+        file = _file(Pair(streams.BOTH, streams.BOTH), globs, "console")
         if file.kind == "console":
             yield judge.of_bytes(file, _lines(then), _lines(now))
         return

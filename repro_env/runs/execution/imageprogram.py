@@ -11,7 +11,8 @@ from repro_env.io import package
 from repro_env.oci import paths
 from repro_env.runs.start.request import RunOptions
 from repro_env.sandbox import plan
-from repro_env.sandbox.runner import Image, Runner
+from repro_env.sandbox.image import Image
+from repro_env.sandbox.runner import Runner
 from repro_env.schema.environment import Variable
 from repro_env.schema.errors import StoreError
 from repro_env.schema.run import Launch, Mount, Outcome, User

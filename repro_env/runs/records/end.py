@@ -13,7 +13,7 @@ from repro_env.io.files import remove_tree, sha256_of
 from repro_env.runs.lineage import parents
 from repro_env.runs.records import checkpointstate, metrics, recipe, records
 from repro_env.runs.records import notes as noted
-from repro_env.sandbox import console, outputs, plan
+from repro_env.sandbox import outputs, plan, streams
 from repro_env.schema import fingerprints, redact
 from repro_env.schema.environment import values_of
 from repro_env.schema.run import End, Launch, LocalFacts, Lost, Outcome, Output, Start
@@ -94,7 +94,7 @@ def _login_name() -> str:
 def hash_console(run_directory: Path) -> tuple[Output, ...]:
     """Return the digests of the files in the run directory that contain what the command printed."""
     files = []
-    for name in console.NAMES:
+    for name in streams.NAMES:
         with contextlib.suppress(OSError):
             path = run_directory / name
             files.append(Output(path=name, sha256=f"sha256:{sha256_of(path)}", size=path.lstat().st_size))

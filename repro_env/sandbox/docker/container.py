@@ -12,12 +12,13 @@ from repro_env.schema.codec import Frozen
 from repro_env.schema.run import Launch
 from repro_env.schema.text import AbsPath, Line
 
-INIT = "/.repro-env/init"
+CONTROL = "/.repro-env/control"
 """Where `Resources.control` is mounted in the container."""
+SOCKET = "supervisor"
+"""The name of the socket in it to which `init.py` connects."""
 LABEL = "io.repro-env.run"
-"""Label of every container that we create. Its value is the scratch directory of the run, which the run keeps locked."""
-ORIGIN = "io.repro-env.origin"
-"""Label with the boot ID and mount namespace in which that path is valid. A container that uses the same engine sees other paths."""
+"""Label of every container that we create. Its value is the ID of the run."""
+_INIT = f"{layout.SEEDS}/guest/init.py"
 RUN = "/run"
 _WRITABLE = "rw,exec,nosuid,nodev,mode=1777"
 
@@ -28,17 +29,13 @@ class Bind(Frozen, frozen=True, kw_only=True):
     source: AbsPath
     target: AbsPath
     read_only: bool
-    is_filled: bool = False
-    """Whether `source` holds copies of the user's files, which the run may change."""
 
 
 class Resources(Frozen, frozen=True, kw_only=True):
     """What was read or created on this machine for the container."""
 
-    scratch: AbsPath
-    origin: Line
     control: AbsPath
-    """A directory of this run with `init.py` and `launch.json`. `init.py` writes its report there."""
+    """A directory with the socket to which `init.py` connects."""
     interpreter: AbsPath
     """Path in the image of its Python, which runs `init.py`."""
     workspace: AbsPath
@@ -53,8 +50,6 @@ class Resources(Frozen, frozen=True, kw_only=True):
     """Bytes that the caller's control group allows; 0 for no limit."""
     cpus: Line
     """The CPUs that the caller may use, such as `0,1,7`; empty for all."""
-    terminal: bool
-    """Whether the container gets a terminal."""
     keep_id: bool
     """Whether a rootless engine (Podman) must be asked to keep the caller's uid inside."""
 
@@ -63,7 +58,7 @@ def to_container(launch: Launch, resources: Resources) -> dict[str, object]:
     """The request that creates the container of a launch.
 
     It does not contain the command, its variables and its working directory, because engines store what they are sent.
-    `init.py` reads these from a file instead.
+    `init.py` gets these from this process instead.
     """
     binds = {bind.target: bind for bind in resources.binds}
     ours = (
@@ -71,7 +66,7 @@ def to_container(launch: Launch, resources: Resources) -> dict[str, object]:
         *(Bind(source=mount.source, target=mount.target, read_only=mount.read_only) for mount in launch.mounts),
         Bind(source=launch.tools, target=layout.SEEDS, read_only=True),
         Bind(source=launch.notes, target=layout.NOTES, read_only=False),
-        Bind(source=resources.control, target=INIT, read_only=False),
+        Bind(source=resources.control, target=CONTROL, read_only=True),
     )
     binds |= {bind.target: bind for bind in ours if bind.target not in binds}
     host: dict[str, object] = {
@@ -89,7 +84,7 @@ def to_container(launch: Launch, resources: Resources) -> dict[str, object]:
         "GroupAdd": [str(group) for group in resources.groups],
         "LogConfig": {"Type": "none", "Config": {}},
         "Init": False,  # init.py does this, and also reports how the command ended
-        "AutoRemove": False,
+        "AutoRemove": True,
         "RestartPolicy": {"Name": "no"},
     }
     if resources.memory:
@@ -103,18 +98,12 @@ def to_container(launch: Launch, resources: Resources) -> dict[str, object]:
         host["UsernsMode"] = "keep-id"
     return {
         "Image": launch.image,
-        "Entrypoint": [resources.interpreter, "-I", "-S", "-B", f"{INIT}/init.py", "start", INIT],
+        "Entrypoint": [resources.interpreter, "-I", "-S", "-B", _INIT, "start", f"{CONTROL}/{SOCKET}"],
         "Cmd": [],
         "User": f"{launch.user.uid}:{launch.user.gid}",
         "WorkingDir": "/",
         "Hostname": launch.hostname,
-        "Labels": {LABEL: resources.scratch, ORIGIN: resources.origin},
-        "Tty": resources.terminal,
-        "OpenStdin": True,
-        "StdinOnce": True,
-        "AttachStdin": True,
-        "AttachStdout": True,
-        "AttachStderr": True,
+        "Labels": {LABEL: launch.run_id},
         "HostConfig": host,
     }
 

@@ -1,92 +1,123 @@
-"""Make everything that a container mounts: a copy of the source, private directories, trees of the image, files of /etc."""
+"""Make everything that a container mounts: a copy of the source, private directories, trees of the image, files of /etc.
+
+The image is read-only. HOME, directories for temporary files and directories that the image lacks are covered with those of the
+same path in the run's directory `outside`. The image's files in a covered directory are mounted in the cover, because a captured
+interpreter may be there. A directory that holds only directories is created and not mounted, so that programs can add
+directories to it (~/.local/share).
+"""
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from repro_env.io.package import GUEST
 from repro_env.oci import paths as layout
-from repro_env.sandbox import filesystem, memory
-from repro_env.sandbox.docker import container, streams, watcher
+from repro_env.sandbox import filesystem, memory, workspace
+from repro_env.sandbox.docker import container
 from repro_env.sandbox.docker.container import Bind, Resources
-from repro_env.sandbox.docker.privatedirectories import cover, find_in_image
-from repro_env.sandbox.embedded import rootfs, seccomp, stage
-from repro_env.sandbox.runner import Image
-from repro_env.sandbox.scratch import Scratch
-from repro_env.sandbox.workspace import CopiedWorkspace, MountPoint, make_mount_points
-from repro_env.schema.environment import values_of
+from repro_env.sandbox.embedded import rootfs, stage
+from repro_env.sandbox.outputs import OUTSIDE
+from repro_env.sandbox.image import Image
+from repro_env.sandbox.workspace import make_file_point, make_mount_points
 from repro_env.schema.errors import RunError
 from repro_env.schema.run import Launch
 
-INIT = GUEST / "init.py"
+_MANY = 64
+"""A directory with more subdirectories than this is mounted as it is, because each of them would need a mount."""
 
 
-def make(
-    launch: Launch,
-    directory: Path,
-    image: Image,
-    *,
-    own: Scratch,
-    disk: Scratch,
-    keep_id: bool,
-) -> Resources:
-    """Make all files and directories that the container mounts.
+def make(launch: Launch, directory: Path, image: Image, *, keep_id: bool) -> Resources:
+    """Make all files and directories that the container mounts. `workspace.prepare` has prepared the run's `directory`.
 
-    `directory` is the run's, `own` its scratch directory, and `disk` the scratch directory for large files. `keep_id` is
-    as in `Resources`. Raises `RunError`, `DiskError`, `OSError`.
+    `keep_id` is as in `Resources`. Raises `RunError`, `DiskError`, `OSError`.
     """
-    files = directory / "files"
-    files.mkdir(mode=0o755, exist_ok=True)
-    CopiedWorkspace(image.tree(launch.snapshot), files, needed=stage.mount_points(launch)).prepare()
+    outside, scratch = directory / OUTSIDE, directory / workspace.SCRATCH
     merged = image.merge(launch)
     binds = [Bind(source=_image_path(merged, shown.root), target=shown.target, read_only=True) for shown in launch.trees]
     links = [shown.target for shown in launch.trees if os.path.islink(f"{merged}{shown.target}")]  # noqa: PTH114
-    siblings = stage.copy_siblings(launch, image.tree(launch.siblings), disk.directory("siblings")) if launch.siblings else {}
-    targets = [launch.workspace, *siblings, *(shown.target for shown in launch.trees), *(mount.target for mount in launch.mounts)]
-
-    def is_directory(target: str) -> bool:
-        sources = {bind.target: bind.source for bind in binds} | {mount.target: mount.source for mount in launch.mounts}
-        return target not in sources or os.path.isdir(sources[target])  # noqa: PTH112
-
-    def private(path: str) -> Path:
-        is_temporary = path in ("/tmp", "/var/tmp")  # noqa: S108
-        return disk.directory(f"root{path.replace('/', '-')}", 0o1777 if is_temporary else 0o755)
-
+    siblings = workspace.siblings_in(directory, launch)
+    kinds = {bind.target: os.path.isdir(bind.source) for bind in binds}  # noqa: PTH112
+    kinds |= {mount.target: os.path.isdir(mount.source) for mount in launch.mounts}  # noqa: PTH112
+    kinds |= dict.fromkeys((launch.workspace, *siblings), True)
     writable = container.writable_directories(launch, links, _missing(launch, merged))
-    for bind in list(cover(writable, merged, targets, private)):  # all are covered before mount points are made in them
+    for bind in list(cover(writable, merged, kinds, outside)):  # all are covered before mount points are made in them
         binds.append(bind)
         if not bind.read_only:
-            below = [target for target in (*targets, *writable) if target.startswith(bind.target + "/")]
-            points = [MountPoint(target[len(bind.target) + 1 :], is_directory(target)) for target in below]
-            make_mount_points(Path(bind.source), points)
-    binds += [Bind(source=str(copy), target=path, read_only=False, is_filled=True) for path, copy in siblings.items()]
+            make_mount_points(Path(bind.source), bind.target, kinds | dict.fromkeys(writable, True))
+    binds += [Bind(source=str(copy), target=path, read_only=False) for path, copy in siblings.items()]
     binds += _submounts(launch)
-    binds += [_etc_file(own, name, text) for name, text in _etc(launch, merged).items()]
+    (scratch / "etc").mkdir()
+    binds += [_etc_file(scratch / "etc" / name, text) for name, text in _etc(launch, merged).items()]
     if image.bytecode is not None:
         binds.append(Bind(source=str(image.bytecode), target=layout.PYCACHE, read_only=True))
-    control = own.directory("control")
-    control.chmod(0o700)  # launch.json has the values of secret variables
-    shutil.copyfile(INIT, control / "init.py")
-    _write_launch(control / "launch.json", launch)
+    control = scratch / "control"
+    control.mkdir(mode=0o700)
     cpus = os.sched_getaffinity(0)
     return Resources(
-        scratch=str(own.path),
-        origin=watcher.origin(),
         control=str(control),
         interpreter=image.interpreter,
-        workspace=str(files),
+        workspace=str(directory / "files"),
         binds=tuple(binds),
         groups=tuple(sorted(set(os.getgroups()) - {launch.user.gid})),
         shm_size=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2,
         memory=memory.limit(),
         cpus=",".join(map(str, sorted(cpus))) if len(cpus) < (os.cpu_count() or 0) else "",
-        terminal=streams.has_terminal(),
         keep_id=keep_id,
     )
+
+
+def cover(paths: Sequence[str], merged: Path, targets: Iterable[str], outside: Path) -> Iterator[Bind]:
+    """Yield the mounts for all covered `paths`, which are sorted, the outermost first.
+
+    `merged` is the merged tree of the image. `targets` are the paths of other mounts. Raises `OSError`.
+    """
+    parents = {f"{target}/" for target in (*targets, *paths)}
+    for path in paths:
+        if not any(path.startswith(above + "/") for above in paths):
+            own = Path(f"{outside}{path}")
+            own.mkdir(parents=True, exist_ok=True)
+            own.chmod(0o1777 if path in workspace.TEMPORARY else 0o755)
+            yield Bind(source=str(own), target=path, read_only=False)
+            yield from _fill(own, path, merged, frozenset(targets), parents)
+
+
+def _fill(own: Path, path: str, merged: Path, targets: frozenset[str], parents: set[str]) -> Iterator[Bind]:
+    """Fill the cover `own` with the image's files at `path`: links and directories are created, files are mounted."""
+    original = find_in_image(merged, path)
+    if original is None or not original.is_dir():
+        return
+    for item in sorted(os.scandir(original), key=lambda item: item.name):
+        target = f"{path}/{item.name}"
+        if target in targets:
+            continue
+        if item.is_symlink():
+            (own / item.name).symlink_to(Path(item.path).readlink())
+        elif item.is_dir():
+            (own / item.name).mkdir(mode=0o755, exist_ok=True)
+            if any(parent.startswith(f"{target}/") for parent in parents) or _holds_only_directories(item.path):
+                yield from _fill(own / item.name, target, merged, targets, parents)
+            else:
+                yield Bind(source=item.path, target=target, read_only=True)
+        else:
+            make_file_point(own / item.name)
+            yield Bind(source=item.path, target=target, read_only=True)
+
+
+def find_in_image(merged: Path, path: str) -> Path | None:
+    """The file in the merged tree for a path of the image; None if the path contains a symlink, which could leave the image."""
+    file = merged
+    for part in path.strip("/").split("/"):
+        file = file / part
+        if file.is_symlink():
+            return None
+    return file
+
+
+def _holds_only_directories(path: str) -> bool:
+    with os.scandir(path) as listing:
+        items = list(listing)
+    return len(items) <= _MANY and all(item.is_dir() for item in items)
 
 
 def _missing(launch: Launch, image: Path) -> list[str]:
@@ -148,19 +179,7 @@ def _etc(launch: Launch, image: Path) -> dict[str, bytes]:
     )
 
 
-def _etc_file(own: Scratch, name: str, text: bytes) -> Bind:
-    path = own.directory("etc") / name
+def _etc_file(path: Path, text: bytes) -> Bind:
     path.write_bytes(text)
     path.chmod(0o644)
-    return Bind(source=str(path), target=f"/etc/{name}", read_only=True)
-
-
-def _write_launch(path: Path, launch: Launch) -> None:
-    """Write the file from which `init.py` reads the command."""
-    umask = os.umask(0o022)
-    os.umask(umask)
-    env = values_of(launch.env)
-    values = {"argv": launch.argv, "env": env, "cwd": launch.cwd, "umask": umask, "fixed_addresses": launch.fixed_addresses}
-    values["filter"] = (seccomp.program(os.uname().machine, root=launch.user.uid == 0) or b"").hex()
-    # `json` instead of msgspec, because an argument may have bytes that are not UTF-8
-    path.write_text(json.dumps(values), encoding="ascii")
+    return Bind(source=str(path), target=f"/etc/{path.name}", read_only=True)

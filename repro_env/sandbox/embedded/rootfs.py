@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from repro_env.sandbox import filesystem, kernel, overlay
+from repro_env.sandbox.workspace import make_file_point
 from repro_env.schema.errors import RunError, SandboxError
 from repro_env.schema.run import User
 
@@ -26,34 +27,18 @@ HIDDEN = (*(f"/proc/{name}" for name in _HIDDEN_IN_PROC.split()), "/sys/firmware
 """Files about the machine or the caller's keys. Docker hides most of them by default (moby, oci/defaults.go)."""
 
 
-ETC = ("passwd", "group", "hosts", "resolv.conf", "hostname")
-"""The files of /etc that are made for each run."""
-
-
 class OverlayRoot:
-    """An overlay of the layers and a temporary upper layer, so that every directory is writable."""
+    """An overlay of the layers and the run's directory `outside`, so that every directory is writable."""
 
-    def __init__(self, layers: Sequence[Path], upper: Path | None, work: Path | None) -> None:
-        """Without `upper` and `work`, the upper layer is in memory."""
-        self._layers = layers
-        self._upper, self._work = upper, work
-        self.memory: list[tuple[str, int]] = []
-        """Paths inside the run, and descriptors of the directories in memory with the files that are written below them."""
-        self.on_disk = upper is not None
-        """Whether files that are written to the root are on disk."""
-        self.means = "overlay" if upper else "overlay, upper layer in memory"
-        """The name of this way to mount the layers, for the record."""
+    means = "overlay"
+    """The name of this way to mount the layers, for the record."""
+
+    def __init__(self, layers: Sequence[Path], outside: Path, work: Path) -> None:
+        self._layers, self._outside, self._work = layers, outside, work
 
     def stack(self, target: Path) -> None:
         """Mount the tree at `target`. Raises `OSError` if the kernel refuses."""
-        upper, work = self._upper, self._work
-        if upper is None or work is None:
-            kernel.mount("tmpfs", str(target), "tmpfs", kernel.MS_NODEV | kernel.MS_NOSUID, "mode=0700")
-            upper, work = target / "upper", target / "work"
-            upper.mkdir(0o755)
-            work.mkdir()
-            self.memory.append(("/", os.open(upper, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)))
-        overlay.mount(target, self._layers, upper=upper, work=work, throw_away=True)
+        overlay.mount(target, self._layers, upper=self._outside, work=self._work)
 
     def make_directory(self, path: str) -> None:
         """Make the directory `path` and its parents unless they exist, after `change_root`."""
@@ -66,20 +51,24 @@ class OverlayRoot:
 
 
 class LinkedRoot:
-    """A read-only bind mount of a merged tree. Writable directories are covered with memory, in which their children are bound."""
+    """A read-only bind mount of a merged tree, for kernels that refuse overlay.
+
+    A writable directory is covered with the one of the same path in the run's directory `outside`. The image's files in the
+    covered directory are mounted in the cover.
+    """
 
     means = "links"
-    on_disk = False
 
-    def __init__(self, tree: Path) -> None:
-        self._tree = tree
-        self.memory: list[tuple[str, int]] = []
+    def __init__(self, tree: Path, outside: Path) -> None:
+        self._tree, self._outside = tree, outside
+        self._handle = -1
 
     def stack(self, target: Path) -> None:
         """Mount the tree at `target`. Raises `OSError` if the kernel refuses."""
+        self._handle = os.open(self._outside, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         kernel.bind(str(self._tree), str(target), recursive=False)
         seal(str(target))
-        self._cover(str(target), (), at="/")
+        self._cover(str(target), "/")
 
     def make_directory(self, path: str) -> None:
         if os.path.isdir(path):  # noqa: PTH112
@@ -96,45 +85,36 @@ class LinkedRoot:
             _unlink(path, without)
         else:
             real = os.path.realpath(path)
-            self._cover(real, without, at=real)
+            self._cover(real, real, without)
 
-    def _cover(self, directory: str, without: Sequence[str], *, at: str) -> None:
-        """Cover a directory with memory, and bind its children in it. `at`: its path inside the run."""
-        with _preserve_children(directory, without) as mode:
-            kernel.mount("tmpfs", directory, "tmpfs", kernel.MS_NODEV | kernel.MS_NOSUID, f"mode={mode:04o}")
-            self.memory.append((at, os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)))
+    def _cover(self, directory: str, path: str, without: Sequence[str] = ()) -> None:
+        """Cover a directory, which is `path` inside the run, and mount its children in the cover."""
+        cover = f"/proc/self/fd/{self._handle}{path}"
+        _make_directories(cover)
+        covered = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.chmod(cover, stat.S_IMODE(os.fstat(covered).st_mode) | stat.S_IRWXU)  # noqa: PTH101
+            kernel.bind(cover, directory, recursive=False)
+            seal(directory, read_only=False)
+            for name in os.listdir(covered):  # noqa: PTH208  of a descriptor
+                kind = os.stat(name, dir_fd=covered, follow_symlinks=False).st_mode
+                point = f"{directory}/{name}"
+                if name in without:
+                    continue
+                if stat.S_ISLNK(kind):
+                    Path(point).symlink_to(os.readlink(name, dir_fd=covered))
+                    continue
+                if stat.S_ISDIR(kind):
+                    _make_directories(point)
+                else:
+                    make_file_point(point)
+                kernel.bind(f"/proc/self/fd/{covered}/{name}", point)
+        finally:
+            os.close(covered)
 
 
 Root = OverlayRoot | LinkedRoot
 """A way to mount the layers as a tree with writable directories. Both have the same attributes and methods."""
-
-
-@contextlib.contextmanager
-def _preserve_children(directory: str, without: Sequence[str] = ()) -> Iterator[int]:
-    """Bind the children of `directory` in it again after the block has covered it with a mount. Yields the directory's mode."""
-    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield stat.S_IMODE(os.fstat(handle).st_mode)
-        for name in os.listdir(handle):  # noqa: PTH208  of a descriptor
-            if name in without:
-                continue
-            kind = os.stat(name, dir_fd=handle, follow_symlinks=False).st_mode
-            path = f"{directory}/{name}"
-            if stat.S_ISLNK(kind):
-                Path(path).symlink_to(os.readlink(name, dir_fd=handle))
-                continue
-            _make_point(path, is_directory=stat.S_ISDIR(kind))
-            kernel.bind(f"/proc/self/fd/{handle}/{name}", path)
-    finally:
-        os.close(handle)
-
-
-def _make_point(path: str, *, is_directory: bool) -> None:
-    """Make a mount point."""
-    if is_directory:
-        os.mkdir(path)  # noqa: PTH102
-    else:
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
 
 
 def _unlink(directory: str, names: Sequence[str]) -> None:
@@ -202,12 +182,12 @@ def detach_old_root(old: int) -> None:
 
 
 def mount_system(root: Root, old: int, *, console: str = "") -> list[str]:
-    """Mount `/proc`, `/sys` and `/dev`. Returns deviations, for the record.
+    """Mount `/proc`, `/sys`, `/dev` and `/run`. Returns deviations, for the record.
 
     `console`: the host's path of the run's terminal, which becomes `/dev/console`.
     """
     notes = []
-    for path in ("/proc", "/sys", "/dev"):
+    for path in ("/proc", "/sys", "/dev", "/run"):
         root.make_directory(path)
     try:
         # hidepid hides processes that the command cannot trace, such as the first process of the run.
@@ -227,6 +207,8 @@ def mount_system(root: Root, old: int, *, console: str = "") -> list[str]:
     notes += _sys(old)
     with attempt("make /dev"):
         notes += _dev(old, console)
+    with attempt("make /run"):
+        kernel.mount("tmpfs", "/run", "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=0755")
     for path in HIDDEN:
         with attempt(f"hide {path}"):
             _hide(path)
@@ -264,10 +246,10 @@ def _dev(old: int, console: str) -> list[str]:
     kernel.mount("tmpfs", "/dev", "tmpfs", kernel.MS_NOSUID | kernel.MS_NOEXEC, "mode=0755")
     for name in _DEVICES:
         if os.path.lexists(f"/proc/self/fd/{old}/dev/{name}"):
-            _make_point(f"/dev/{name}", is_directory=False)
+            make_file_point(f"/dev/{name}")
             kernel.bind(f"/proc/self/fd/{old}/dev/{name}", f"/dev/{name}")
     if console:
-        _make_point("/dev/console", is_directory=False)
+        make_file_point("/dev/console")
         kernel.bind(f"/proc/self/fd/{old}{console}", "/dev/console")
     for name, target in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
         Path("/dev", name).symlink_to(f"/proc/self/fd{target}")
@@ -342,25 +324,6 @@ def _group(text: bytes, user: User) -> bytes:
     return _accounts(text, user.name, f"{user.name}:x:{user.gid}:")
 
 
-def mount_temporary(root: Root, temporary: Sequence[tuple[str, int]]) -> None:
-    """Mount private, writable directories at `/run` and at the paths for temporary files, which are on disk.
-
-    `temporary`: pairs of a path and a descriptor of an empty directory on disk. The image's files stay in them, because a
-    captured interpreter may be in `/tmp`.
-    """
-    root.make_directory("/run")
-    with attempt("make /run"):
-        kernel.mount("tmpfs", "/run", "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=0755")
-    for path, handle in temporary:
-        root.make_directory(path)
-        with attempt(f"make {path}"):
-            if root.on_disk:
-                os.chmod(path, 0o1777)  # noqa: PTH101, S103
-            else:
-                with _preserve_children(path):
-                    kernel.bind(f"/proc/self/fd/{handle}", path, recursive=False)
-
-
 def bind_handle(root: Root, target: str, handle: int, *, read_only: bool, replace_link: bool = False) -> None:
     """Bind the file or directory of a descriptor (O_PATH) to `target`. Raises `RunError` if `target` cannot be made."""
     is_directory = stat.S_ISDIR(os.fstat(handle).st_mode)
@@ -371,7 +334,7 @@ def bind_handle(root: Root, target: str, handle: int, *, read_only: bool, replac
             root.make_directory(target)
         elif not os.path.exists(target):  # noqa: PTH110
             root.make_writable(os.path.dirname(target))  # noqa: PTH120
-            _make_point(target, is_directory=False)
+            make_file_point(target)
         kernel.bind(f"/proc/self/fd/{handle}", target)
         seal(target, read_only=read_only)
     except OSError as error:

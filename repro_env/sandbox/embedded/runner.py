@@ -6,22 +6,21 @@
                 `- the command
 
 Each process dies with its parent (PR_SET_PDEATHSIG), so nothing survives a killed supervisor. When PID 1 reports the end of the
-command, all other processes of the run have ended. Unmounting flushes the disk of the workspace, so it is not waited for.
+command, all other processes of the run have ended.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Collection
 from pathlib import Path
 
-from repro_env.sandbox import externaloutputs, memory
-from repro_env.sandbox.embedded.channel import Refused
-from repro_env.sandbox.embedded.stage import BEST, Stage, Strategy, choose
-from repro_env.sandbox.embedded.supervisor import CompletedRun, supervise
-from repro_env.sandbox.externaloutputs import Bound
-from repro_env.sandbox.runner import Image, Runner, check, outcome
+from repro_env.sandbox import memory
+from repro_env.sandbox.embedded.stage import Stage
+from repro_env.sandbox.embedded.supervisor import supervise
+from repro_env.sandbox.image import Image
+from repro_env.sandbox.runner import Runner, check, outcome
+from repro_env.sandbox.streams import Streams
 from repro_env.schema.errors import SandboxError
 from repro_env.schema.run import Launch, Outcome
 
@@ -29,57 +28,32 @@ from repro_env.schema.run import Launch, Outcome
 class EmbeddedRunner(Runner):
     """Runs a launch on this machine."""
 
-    def __init__(
-        self,
-        image: Image,
-        *,
-        strategy: Strategy | None = None,
-        hidden: Collection[str] | None = None,
-        bound: Bound = externaloutputs.DEFAULT,
-    ) -> None:
-        """Set up a runner. A given `strategy` is the only one used; by default the runner tries all of them, the best first."""
-        super().__init__(hidden=hidden, bound=bound)
+    def __init__(self, image: Image, *, overlay: bool = True, hidden: Collection[str] | None = None) -> None:
+        """Set up a runner. Without `overlay`, the image is a tree of links, as on kernels that refuse overlay."""
+        super().__init__(hidden=hidden)
         self._image = image
-        self._strategy = strategy
+        self._overlay = overlay
 
     def run(self, launch: Launch, *, directory: Path) -> Outcome:
         """See `Runner`."""
         check(launch)
         directory = directory.resolve()
-        strategy: Strategy | None = self._strategy or BEST
-        refusals: list[str] = []
-        while strategy is not None:
+        self._image.prepare(launch, directory)
+        with contextlib.ExitStack() as stack:
+            streams = Streams(directory, self._hidden, stack)
+            has_starved = memory.watch_oom_kills()
             try:
-                result = self._attempt(launch, directory, strategy)
+                stage = Stage(launch, directory, self._image, streams, stack, overlay=self._overlay)
+                result = supervise(launch, stage)
+                if result.refused and self._overlay:
+                    stage = Stage(launch, directory, self._image, streams, stack, overlay=False)
+                    result = supervise(launch, stage)
+                if result.refused:
+                    raise SandboxError(f"the kernel refuses to mount the image ({result.refused.why})", hint="run `repro-env doctor`")
             except SandboxError as error:
                 from repro_env.sandbox.doctor import trials
 
                 raise trials.explain(error, self._image.store, directory) from None
-            if isinstance(result, Outcome):
-                return result
-            refusals += [f"{refusal.what}: {refusal.why}" for refusal in result]
-            strategy = None if self._strategy else choose(strategy, frozenset(refusal.what for refusal in result))
-        raise SandboxError(
-            f"the kernel refused every way to mount the image and the workspace: {'; '.join(refusals)}",
-            hint="run `repro-env doctor` for the cause and its fix",
-        )
-
-    def _attempt(self, launch: Launch, directory: Path, strategy: Strategy) -> Outcome | list[Refused]:
-        with contextlib.ExitStack() as stack:
-            stage = Stage(launch, directory, self._image, strategy, self._hidden, stack)
-            has_starved = memory.watch_oom_kills()
-            try:
-                completed = supervise(launch, stage)
-            except BaseException:
-                externaloutputs.drop(directory)
-                raise
             starved = has_starved()
-            if isinstance(completed, CompletedRun):
-                rules = externaloutputs.rules_of(launch)
-                self.lost = externaloutputs.keep(directory, [*stage.sources()], rules, self._image.trees(launch), self._bound)
-        if not isinstance(completed, CompletedRun):
-            externaloutputs.drop(directory)
-            return completed
-        means = [f"root: {stage.root.means}", f"workspace: {stage.workspace.means}"]
-        means += [*([] if self._image.bytecode else ["bytecode: none"]), stage.user, *completed.notes]
-        return outcome(os.waitstatus_to_exitcode(completed.status), "embedded", means, starved=starved)
+        means = [f"root: {stage.root.means}", *([] if self._image.bytecode else ["bytecode: none"]), stage.user, *result.notes]
+        return outcome(result.code, "embedded", means, starved=starved)

@@ -1,4 +1,7 @@
-"""Merge the layers of an image into a tree of hard links, for kernels that refuse overlay. Made once and kept in the store."""
+"""The image in the store, as the embedded and the Docker runner use it.
+
+Docker, and kernels that refuse overlay, need the layers merged in one tree: hard links, made once and kept in the store.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,55 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from repro_env.io import files
 from repro_env.sandbox import workspace
+from repro_env.schema.errors import StoreError
+from repro_env.schema.run import Launch
 
 
-def make_tree(layers: Sequence[Path], target: Path) -> Path:
+class Image:
+    """The image in the store, as the embedded and the Docker runner use it."""
+
+    def __init__(
+        self, layers: Callable[[str], Path | None], *, merged: Path, interpreter: str, bytecode: Path | None = None
+    ) -> None:
+        """`layers` returns the unpacked tree for a diff ID; `interpreter` is the path of Python in the image.
+
+        `merged` is the directory for merged trees of hard links, on the same disk as the layers. `bytecode` is a read-only tree
+        with the layout of PYTHONPYCACHEPREFIX.
+        """
+        self._layers = layers
+        self._merged = merged.resolve()
+        self.interpreter = interpreter
+        self.bytecode = None if bytecode is None else bytecode.resolve()
+
+    @property
+    def store(self) -> Path:
+        """The directory with the unpacked layers."""
+        return self._merged.parent
+
+    def tree(self, diff_id: str) -> Path:
+        """The unpacked tree of a layer, without symlinks in its path. Raises `StoreError`."""
+        path = self._layers(diff_id)
+        if path is None:
+            raise StoreError("this layer is not in the store", where=diff_id, hint="run `repro-env rebuild`")
+        return path.resolve()
+
+    def prepare(self, launch: Launch, directory: Path) -> None:
+        """Prepare the directories of a run. Raises `StoreError`, `DiskError`."""
+        siblings = None if launch.siblings is None else self.tree(launch.siblings)
+        workspace.prepare(launch, directory, self.tree(launch.snapshot), siblings)
+
+    def merge(self, launch: Launch) -> Path:
+        """The merged tree of the layers, which is made for the first run. Raises `StoreError`, `DiskError`, `OSError`."""
+        layers = [self.tree(diff_id) for diff_id in launch.layers]
+        return merge(layers, self._merged / launch.image.removeprefix("sha256:"))
+
+
+def merge(layers: Sequence[Path], target: Path) -> Path:
     """Merge `layers` (lowest first) into `target`, unless it exists. Returns `target`. Raises `DiskError`, `OSError`.
 
     The files are shared with the layers, so the tree must only be mounted read-only.

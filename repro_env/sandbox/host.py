@@ -1,0 +1,217 @@
+"""The host runner: runs the command in the live environment, without isolation, which the record states.
+
+For machines that refuse namespaces. The environment was compared with the spec before (`compare.environments.drift`). The
+source is copied into the run's directory, at its captured path below a directory that replaces `/`. The command starts there,
+with its own home and temporary directory. If the kernel has Landlock, the command cannot write anywhere else. It can read
+everything that its user can read, and use the network.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import signal
+import tempfile
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+
+from repro_env.io.files import remove_tree
+from repro_env.oci import paths
+from repro_env.sandbox import command, kernel, landlock, memory, workspace
+from repro_env.sandbox.outputs import OUTSIDE
+from repro_env.sandbox.runner import Runner, outcome
+from repro_env.sandbox.session import FORWARDED, SignalQueue, queue_signals
+from repro_env.sandbox.streams import Streams
+from repro_env.schema.environment import Variable
+from repro_env.schema.errors import DataError
+from repro_env.schema.run import Launch, Outcome
+
+MEANS = "isolation: none, the live environment with the files and network of this machine"
+_RESTRICTED = "writes: only in the copy, its home and temporary directory, by Landlock"
+_UNRESTRICTED = "writes: anywhere, because this kernel has no Landlock"
+_USER_DIRECTORIES = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
+"""Variables that name directories of the user. They are unset, so that programs use the home directory of the copy."""
+
+
+class HostRunner(Runner):
+    """Runs a launch in a private copy of a source tree."""
+
+    def __init__(self, snapshot: Path, siblings: Path | None = None, *, hidden: Collection[str] | None = None) -> None:
+        """Set up a runner. `snapshot` is the tree of the source, `siblings` that of the directories next to it (`Launch.siblings`)."""
+        super().__init__(hidden=hidden)
+        self._snapshot = snapshot
+        self._siblings = siblings
+
+    def run(self, launch: Launch, *, directory: Path) -> Outcome:
+        """See `Runner`."""
+        workspace.prepare(launch, directory, self._snapshot, self._siblings)
+        root = directory / OUTSIDE
+        # The copy has the same depth as the source, so that `..` leads to siblings and mounts, not to the user's files.
+        copy, home = (Path(f"{root}{path}") for path in (launch.workspace, launch.user.home))
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        (directory / "files").rename(copy)
+        home.mkdir(parents=True, exist_ok=True)
+        has_starved = memory.watch_oom_kills()
+        means = [MEANS, _RESTRICTED if landlock.is_available() else _UNRESTRICTED]
+        try:
+            _copy_configuration(launch, home)
+            _link_mounts(launch, root)
+            with contextlib.ExitStack() as stack:
+                temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="repro-env-", ignore_cleanup_errors=True))
+                code = _start(
+                    relocate(launch, root, temporary),
+                    means,
+                    Streams(directory, self._hidden, stack),
+                    writable=[str(root), temporary, launch.notes, *(m.source for m in launch.mounts if not m.read_only)],
+                )
+        finally:
+            restore(directory, launch.workspace)
+        return outcome(code, "none", means, starved=has_starved())
+
+
+def restore(directory: Path, workspace: str) -> None:
+    """Move the copy of a workspace back to `files` in the run's `directory`: after the command, or later for a killed run."""
+    files, root = directory / "files", directory / OUTSIDE
+    copy = root / workspace[1:]
+    if not files.exists() and copy.is_dir() and not copy.is_symlink() and _is_direct(root, workspace[1:]):
+        copy.rename(files)
+    files.mkdir(exist_ok=True)
+
+
+def copy_path(directory: Path, workspace: str) -> str:
+    """The path that the copy of a workspace had during the run in `directory`."""
+    return f"{directory / OUTSIDE}{workspace}"
+
+
+def relocate(launch: Launch, root: Path, temporary: str) -> Launch:
+    """Replace the paths of the source by those of the copy, in the arguments and variables of a launch. Pure."""
+    keep = (launch.prefix, *(tree.target for tree in launch.trees), launch.tools, launch.notes, str(root))
+    workspace = _pattern(launch.workspace, keep)
+    host_paths = {paths.SEEDS: launch.tools, paths.NOTES: launch.notes}
+
+    def replaced(text: str) -> str:
+        for path, host_path in host_paths.items():
+            text = text.replace(path, host_path)
+        return workspace.sub(lambda match: f"{root}{match[0]}", text)
+
+    values = {variable.name: replaced(variable.value) for variable in launch.env if variable.name not in _USER_DIRECTORIES}
+    # Packages in the user's site directory are part of the live environment.
+    values.setdefault("PYTHONUSERBASE", f"{launch.user.home}/.local")
+    cwd = replaced(launch.cwd)
+    values |= {"HOME": f"{root}{launch.user.home}", "TMPDIR": temporary, "PWD": cwd}
+    return msgspec.structs.replace(
+        launch,
+        argv=tuple(replaced(word) for word in launch.argv),
+        env=tuple(Variable(name=name, value=values[name]) for name in sorted(values)),
+        cwd=cwd,
+        workspace=f"{root}{launch.workspace}",
+    )
+
+
+def _pattern(workspace: str, keep: tuple[str, ...]) -> re.Pattern[str]:
+    """Match the path of the workspace at the start of an argument, value or list item, but not in a path of `keep`."""
+    ends = r"(?=[/:,;]|\Z)"
+    below = "|".join(re.escape(path[len(workspace) :]) for path in keep if path.startswith(workspace + "/"))
+    return re.compile(rf"(?:(?<=[=:,;])|\A){re.escape(workspace)}{ends}" + (rf"(?!(?:{below}){ends})" if below else ""))
+
+
+def _link_mounts(launch: Launch, root: Path) -> None:
+    """Make a symbolic link below `root` for each mount. Raises `DataError` if a link cannot be made."""
+    for mount in launch.mounts:
+        link = root / mount.target[1:]
+        if not _is_direct(root, mount.target[1:]):
+            raise DataError(
+                "this path leads through a symbolic link of the source, which the private copy must not follow",
+                where=mount.target,
+                hint="omit --runner host, or name the data by the target of the link",
+            )
+        try:
+            if link.is_dir() and not link.is_symlink():
+                remove_tree(link)
+            else:
+                link.unlink(missing_ok=True)
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(mount.source)
+        except OSError as error:
+            raise DataError(
+                f"a link to it cannot be made in the private copy of the source: {error.strerror}",
+                where=mount.target,
+                hint="check the paths of --data and --checkpoints",
+            ) from None
+
+
+def _is_direct(base: Path, path: str) -> bool:
+    """Whether no parent of a path, relative to `base`, is a symbolic link."""
+    return not any((base / above).is_symlink() for above in Path(path).parents)
+
+
+def _copy_configuration(launch: Launch, home: Path) -> None:
+    """Copy the captured configuration files of libraries into the home directory of the copy."""
+    for tree in launch.trees:
+        if tree.root.startswith(paths.HOME + "/"):
+            target = home / tree.root[len(paths.HOME) + 1 :]
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                workspace.copy_file(Path(tree.target), target)
+
+
+def _start(launch: Launch, means: list[str], streams: Streams, writable: Sequence[str]) -> int:
+    """Start the command and wait for its end. Returns its exit code, or minus its signal. Adds deviations to `means`."""
+    read, write = os.pipe2(os.O_CLOEXEC)
+    with queue_signals(signal.SIGCHLD) as queue:
+        # Block signals until the child has restored its handlers, so that it loses none.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
+        before = command.fix_addresses(launch, means)
+        child = os.fork()
+        if child == 0:
+            _become_command(launch, write, queue, set(mask), streams, writable)
+        queue.is_forwarded = True
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if before is not None:
+            kernel.personality(before)
+        os.close(write)
+        with os.fdopen(read, "rb") as pipe:
+            refused = pipe.read()
+        code = os.waitstatus_to_exitcode(_wait(child, queue, streams))
+    if refused:
+        raise command.refusal(launch, *msgspec.json.decode(refused, type=command.Refused))
+    return code
+
+
+def _wait(child: int, queue: SignalQueue, streams: Streams) -> int:
+    """Forward signals, input and output until the child ends. Returns its status."""
+    with streams.connected():
+        while not (result := os.waitpid(child, os.WNOHANG))[0]:
+            select.select([queue.handle], [], [])
+            for number in queue.take():
+                if number == signal.SIGWINCH:
+                    streams.resize()
+                elif number in (signal.SIGINT, signal.SIGQUIT):
+                    os.killpg(child, number)
+                elif number != signal.SIGCHLD:
+                    os.kill(child, number)  # its PID is valid until waitpid(2) has returned its status
+    return result[1]
+
+
+def _become_command(
+    launch: Launch, report: int, queue: SignalQueue, mask: set[int], streams: Streams, writable: Sequence[str]
+) -> NoReturn:
+    """In the child: execute the command, or report why this failed."""
+    try:
+        kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+        streams.replace()
+        queue.restore_defaults()
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        refused = command.enter_directory(launch)
+        if not refused:
+            if landlock.is_available():
+                landlock.restrict_writes(writable)
+            refused = command.execute(launch)
+        os.write(report, msgspec.json.encode(refused))
+    finally:
+        os._exit(127)
