@@ -32,8 +32,8 @@ WORLD = {"io", "store", "environment", "sandbox", "delivery", "registry"}
 """Directories that may touch files, processes and the network at all."""
 DOORS = {
     "subprocess": {"io/process.py"},
-    # the last: one process of a run hands descriptors to another
-    "socket": {"io/indexhttp.py", "io/engine.py", "sandbox/embedded/stage.py"},
+    # the last two: the processes of a run and their supervisor
+    "socket": {"io/indexhttp.py", "io/engine.py", "sandbox/session.py", "sandbox/docker/runner.py"},
     "requests": {"io/indexhttp.py", "io/registryhttp.py"},
     "urllib.request": {"io/indexhttp.py"},
     "docker": {"io/engine.py", "io/dockerlogin.py"},

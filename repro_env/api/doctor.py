@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from repro_env.sandbox.doctor import diagnosis, engines, trials
-from repro_env.sandbox.doctor.diagnosis import Finding, Observations
+from repro_env.sandbox import doctor
+from repro_env.sandbox.doctor import Finding, Observations
 from repro_env.schema.codec import Frozen
 from repro_env.schema.errors import PlatformError, UsageError
 
@@ -31,14 +31,14 @@ def examine(store: Path, runs: Path) -> Diagnosis:
     if not runs.is_dir():
         hint = "name the directory in which runs will be recorded: doctor --for DIR"
         raise UsageError("this path is not a directory", where=str(runs), hint=hint)
-    observations = trials.observe(store, runs.resolve())
-    findings = diagnosis.diagnose(observations)
-    engine_findings = engines.findings()
+    observations = doctor.observe(store, runs.resolve())
+    findings = doctor.diagnose(observations)
+    engine_findings = doctor.engine_findings()
     has_engine = any(finding.state == "ok" for finding in engine_findings)
     return Diagnosis(
-        works=diagnosis.works(findings),
+        works=doctor.works(findings),
         findings=(*findings, *engine_findings),
-        alternatives=diagnosis.alternatives(findings, engine=has_engine),
+        alternatives=doctor.alternatives(findings, engine=has_engine),
         observations=observations,
         has_engine=has_engine,
     )

@@ -50,6 +50,7 @@ from repro_env.runs.start.snapshot import Snapshot
 from repro_env.runs.start.sourcedirectory import SourceDirectory
 from repro_env.sandbox import plan
 from repro_env.sandbox.runner import Runner
+from repro_env.sandbox.workspace import collect
 from repro_env.schema import redact
 from repro_env.schema.errors import ReproEnvError
 from repro_env.schema.progress import Tell
@@ -98,7 +99,7 @@ def _prepare(options: RunOptions, spec: Spec, spec_directory: Path, *, has_backe
     runs = options.runs or runs_directory(spec_directory)
     given, recorded = variables_of(options)
     code = sourcedirectory.choose(spec, spec_directory, store=store, given=options.source, frozen=options.frozen)
-    workspace = str(code.root) if options.is_in_place else plan.workspace_of(spec)
+    workspace = plan.workspace_of(spec)
     here = options.here if options.recorded is not None else code.inside(options.here, workspace)
     mounts = mounts_of(options, spec, here, tell)
     for tag in options.tags:
@@ -116,7 +117,7 @@ def _prepare(options: RunOptions, spec: Spec, spec_directory: Path, *, has_backe
     )
     compiled = None
     if is_host:
-        check_host(options, spec, code)
+        check_host(spec, code)
     else:
         compiled = _prepare_image(options, spec, spec_directory, has_backend=has_backend, store=store, tell=tell)
     source, git = _read_source(options, spec, spec_directory, code, workspace, here, runs, run_data.mounts, store, tell)
@@ -229,7 +230,7 @@ def _read_source(
             without=[Path(mount.source) for mount in mounts if mount.kind == "checkpoints"],
             recorded=None if options.recorded is None else options.recorded.source,
             siblings=siblings.names_for_run(options, spec, code.path, here, mounts=mounts, store=store),
-            restore=not is_host,  # the host runner uses the directory itself
+            restore=True,
         )
     if is_host:
         check_imports(spec, source, spec_directory, runs=runs, store=store)
@@ -272,18 +273,15 @@ def _run(inputs: Inputs, backend: Runner, store: Store, tell: Tell) -> FinishedR
         with contextlib.nullcontext() if options.output else streams.silent((1, 2)):
             outcome = backend.run(launch, directory=recording.directory)
     except ReproEnvError:
-        if backend.began:
-            _record_interruption(inputs, recording, backend)
-        else:
-            recording.discard()
+        recording.discard()
         raise
     seconds = time.monotonic() - began
     with ignored_signals(), tell.progress(0, "recording outputs"):
-        files = recording.directory / "files"
         removed: tuple[str, ...] = ()
         problems: list[str] = []
         try:
-            removed = backend.collect(Path(launch.workspace), inputs.source.tree, files)
+            trees = (store.layers.path(diff_id) for diff_id in (*launch.layers, launch.siblings) if diff_id is not None)
+            removed = collect(recording.directory, inputs.source.tree, [tree for tree in trees if tree is not None])
         except (OSError, ReproEnvError) as error:
             problems.append(redact.line(f"(the outputs are not complete: {error})"))
             tell.warn(f"the outputs are not complete: {error}")
@@ -298,7 +296,6 @@ def _run(inputs: Inputs, backend: Runner, store: Store, tell: Tell) -> FinishedR
             removed=removed,
             problems=problems,
             after=after,
-            lost=backend.lost,
             store=store,
         )
         failures = noted.read(Path(launch.notes) / plan.NOTES).failures if outcome.exit_code else ()
@@ -311,15 +308,6 @@ def _run(inputs: Inputs, backend: Runner, store: Store, tell: Tell) -> FinishedR
         run = FinishedRun(recording.directory, start, end, failures=failures)
         _finish(recording, run, tell)
     return run
-
-
-def _record_interruption(inputs: Inputs, recording: records.Recording, backend: Runner) -> None:
-    """Keep the record without an end, together with what the command had written."""
-    with ignored_signals(), contextlib.suppress(OSError, ReproEnvError):
-        backend.collect(Path(inputs.launch.workspace), inputs.source.tree, recording.directory / "files")
-        ended.keep_trace(inputs.launch, recording.directory)
-        remove_tree(Path(inputs.launch.notes))
-    recording.close()
 
 
 def _finish(recording: records.Recording, run: FinishedRun, tell: Tell) -> None:
@@ -337,22 +325,10 @@ def _choose_backend(inputs: Inputs, store: Store) -> Runner:
     options, spec, source = inputs.options, inputs.spec, inputs.source
     if options.runner != "host":
         return imageprogram.runner(spec, options, store, bytecode=inputs.bytecode, hidden=secrets_of(options))
-    if options.private:
-        from repro_env.sandbox.host.copyrunner import HostCopyRunner
+    from repro_env.sandbox.host import HostRunner
 
-        digest = source.fact.siblings_tree
-        siblings_tree = None if digest is None else store.layers.path(digest)
-        return HostCopyRunner(source.tree, siblings_tree, hidden=secrets_of(options), bound=options.keep_outside)
-    from repro_env.sandbox.host.runner import HostRunner
-
-    environment = Path(spec.identity.layout.prefix)
-    run_parents = (inputs.runs, runs_directory(inputs.spec_directory))
-
-    def skip(path: Path) -> bool:
-        # Only directories of runs are skipped in `runs`: scripts write there too, for example with TensorBoard.
-        return path in (environment, inputs.spec_directory) or (path.parent in run_parents and records.is_ours(path.name))
-
-    return HostRunner(skip=skip, hidden=secrets_of(options))
+    digest = source.fact.siblings_tree
+    return HostRunner(source.tree, None if digest is None else store.layers.path(digest), hidden=secrets_of(options))
 
 
 def _engine() -> ModuleType:

@@ -65,18 +65,16 @@ def finish_interrupted(run: Run, store: Store) -> None:
     """Remove everything but outputs from the files of a run that was interrupted before it could do so itself."""
     if run.state != "interrupted":
         return
-    from repro_env.sandbox import externaloutputs as outside
-    from repro_env.sandbox.host import copyrunner
-    from repro_env.sandbox.workspace import harvest
+    from repro_env.sandbox import host, workspace
 
-    with contextlib.suppress(OSError):
-        tree = None if run.start.source.siblings_tree is None else store.layers.path(run.start.source.siblings_tree)
-        outside.settle(run.directory, [] if tree is None else [tree])
-        snapshot = store.layers.path(run.start.source.digest)
-        if snapshot is not None:
+    source = run.start.source
+    snapshot = store.layers.path(source.seen)
+    if snapshot is not None:
+        with contextlib.suppress(OSError):
             if run.start.runner == "host":
-                copyrunner.restore(run.directory, run.start.source.path)
-            harvest(run.files, snapshot)
+                host.restore(run.directory, source.path)
+            siblings = None if source.siblings_tree is None else store.layers.path(source.siblings_tree)
+            workspace.collect(run.directory, snapshot, [] if siblings is None else [siblings])
 
 
 def select_outputs(run: Run, glob: str | None) -> tuple[Found, ...]:

@@ -137,7 +137,6 @@ def execute(
         network=network,
         gpus=gpus,
         frozen=frozen,
-        private=frozen,
         source=None if source is None else Path(source).absolute(),
         runs=found.runs if runs is None else Path(runs).absolute(),
         output=output,

@@ -140,11 +140,6 @@ def verify(
         if problem := _missing_files_problem(run, end, done):
             return Verified(run=run, verdict=judging.verdict((), promise, problem=problem), directory=kept)
         right = results.side(done.directory, done.end, mounts)
-        if run.start.runner == "host" and not left.copied:
-            right, count = results.without_outside(right)
-            if count:
-                files = f"{count:,} file{'s' * (count > 1)} outside the project"
-                tell(f"not compared: {files}, since a run on the host keeps only files in the project")
         for file in wanted.globs.unmatched(left, right):
             tell(f"--ignore {file} does not match an output of the two runs")
         with tell.progress(0, f"comparing with {run.directory.name}"):

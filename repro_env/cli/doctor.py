@@ -77,7 +77,7 @@ def _next_command(store: Store) -> str:
 
 def _fix(text: str) -> str:
     """The fix, marked if only an administrator can apply it."""
-    from repro_env.sandbox.doctor.diagnosis import ADMINISTRATOR
+    from repro_env.sandbox.doctor import ADMINISTRATOR
 
     plain = text.removeprefix(ADMINISTRATOR)
     return f"fix: {text}" if plain == text else f"fix, by an administrator: {plain}"

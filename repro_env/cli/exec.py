@@ -26,15 +26,14 @@ from repro_env.cli.ui.options import (
     runs_option,
     value,
 )
-from repro_env.schema.errors import RecordError, UsageError
+from repro_env.schema.errors import UsageError
 from repro_env.schema.run import Ids, Mode, Ranks, RunnerName
 
 if TYPE_CHECKING:
     from repro_env.api.execute import FinishedRun
     from repro_env.runs.start.request import RunOptions
-    from repro_env.sandbox.externaloutputs import Bound
     from repro_env.schema.progress import Tell
-    from repro_env.schema.run import End, Lost
+    from repro_env.schema.run import End
     from repro_env.specs.argument import Opened
     from repro_env.store.store import Store
 
@@ -151,14 +150,6 @@ def options(
         Path | None,
         value("DIR", "Record the run in this directory. Default: runs/ next to the spec's directory.", parser=parse_path),
     ] = None,
-    keep_outside: Annotated[
-        str | None,
-        value(
-            "SIZE|all",
-            "Keep the files that the command writes outside the project, up to this total size, for example 20G. If the total "
-            "is larger, the largest files are lost and the run fails. Temporary files and caches are never kept. Default: 16GiB and 100,000 files.",
-        ),
-    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Declare the options for the parser. `request` reads their values from the parser's context."""
@@ -216,13 +207,7 @@ def run(options: Mapping[str, Any], command: Sequence[str]) -> int:
     report_end(result, tell, runs=options["runs"])
     if options["json"]:
         messages.json_result(result.end)
-    code = result.end.outcome.exit_code
-    if result.end.lost is not None:
-        error = loss_error(result.end.lost)
-        if not code:
-            raise error
-        messages.error(error)
-    return code
+    return result.end.outcome.exit_code
 
 
 def prepare(options: Mapping[str, Any], run_request: RunOptions, tell: Tell) -> tuple[RunOptions, Opened, Store]:
@@ -232,15 +217,6 @@ def prepare(options: Mapping[str, Any], run_request: RunOptions, tell: Tell) -> 
 
     location = open_spec(options["spec"], run_request.here, tell=tell)
     return msgspec.structs.replace(run_request, runs=run_request.runs or location.runs), location, Store.open()
-
-
-def loss_error(lost: Lost) -> RecordError:
-    """The error for outputs that exceeded --keep-outside and were not kept."""
-    count = f"{lost.files:,} file{'s' * (lost.files != 1)}"
-    return RecordError(
-        f"{count} ({messages.size(lost.size)}) that the command wrote outside the project were not kept: {', '.join(lost.largest[:3])}",
-        hint="run the command again with --keep-outside all, or write the files to a directory given with --checkpoints",
-    )
 
 
 def request(options: Mapping[str, Any], command: Sequence[str]) -> RunOptions:
@@ -279,11 +255,9 @@ def request(options: Mapping[str, Any], command: Sequence[str]) -> RunOptions:
         env_file=options["env_file"],
         network=options["network"],
         frozen=options["frozen"],
-        private=options["frozen"],
         source=options["source"],
         data_changed=options["data_changed"],
         runs=options["runs"],
-        keep_outside=_parse_bound(options["keep_outside"]),
     )
 
 
@@ -313,16 +287,6 @@ def _parse_seed(text: str | None) -> Any:
         message = f'--seed must be an integer between 0 and 4294967295, or "random" (got "{text}")'
         raise UsageError(message, hint="for example: --seed 7")
     return int(text)
-
-
-def _parse_bound(text: str | None) -> Bound:
-    from repro_env.sandbox.externaloutputs import ALL, Bound
-
-    if text is None or text == "all":
-        return Bound() if text is None else ALL
-    from repro_env.cli.store import parse_size
-
-    return Bound(size=parse_size(text, "--keep-outside"))
 
 
 def _current_directory() -> Path:
@@ -391,11 +355,7 @@ def ending(result: FinishedRun) -> str:
     text += f" after {end.seconds:.1f} s"
     inside = [output for output in end.outputs if not output.path.startswith("/")]
     if not end.outputs:
-        from repro_env.sandbox.host import copyrunner
-
-        live = result.start.runner == "host" and copyrunner.COPIED not in outcome.means
-        searched = f" in {result.start.source.directory} (the host runner does not search elsewhere)" if live else ""
-        return f"{text}; no outputs{searched}"
+        return f"{text}; no outputs"
     if not inside:
         return text
     count = f"{len(inside)} output{'s' * (len(inside) > 1)}"

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 
 from repro_env.cli import app as commands
@@ -68,7 +67,6 @@ class Command(exec_command.SimilarCommand):
 
         metric, tell = parse_metric(options["metric"]), exec_command.Prefixed()
         request, location, store = exec_command.prepare(options, exec_command.request(options, command), tell)
-        request = msgspec.structs.replace(request, private=True)  # all seeds start from the same files
         from repro_env.api.execute import execute
         from repro_env.runs.start.request import seed_of
         from repro_env.schema.progress import Details

@@ -16,7 +16,6 @@ from repro_env.runs.records.records import Run
 from repro_env.runs.start import snapshot, sourcedirectory
 from repro_env.runs.start.request import RunOptions
 from repro_env.sandbox import plan
-from repro_env.sandbox.externaloutputs import ALL
 from repro_env.schema.environment import Variable
 from repro_env.schema.errors import DataError, RecordError, ReproEnvError, SourceError, SpecError, UsageError
 from repro_env.schema.progress import Tell
@@ -234,9 +233,7 @@ def request(
         network=start.network and start.runner != "host",
         note=note,
         frozen=True,
-        private=True,
         recorded=start,
-        keep_outside=ALL,
     )
 
 

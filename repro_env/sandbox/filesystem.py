@@ -8,12 +8,6 @@ from pathlib import Path
 
 import msgspec
 
-NETWORK = frozenset(
-    {"nfs", "nfs4", "lustre", "ceph", "gpfs", "beegfs", "cifs", "smb3", "afs", "9p", "glusterfs", "orangefs", "virtiofs", "fuse"}
-)
-"""Network and FUSE file systems: Linux refuses them as the upper layer of an overlay, or should."""
-MEMORY = frozenset({"tmpfs", "ramfs"})
-
 
 class Mount(msgspec.Struct, frozen=True):
     """One line of mountinfo."""
@@ -44,12 +38,12 @@ def mounts() -> list[Mount]:
     return parse(Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape"))
 
 
-def kind(path: Path, table: list[Mount] | None = None) -> str:
+def kind(path: Path) -> str:
     """The type of the file system of `path`, which need not exist; `unknown` if no mount contains it."""
     real = os.path.realpath(path)
     deepest = ""
     result = "unknown"
-    for mount in mounts() if table is None else table:
+    for mount in mounts():
         if len(mount.point) >= len(deepest) and (real + "/").startswith(mount.point.rstrip("/") + "/"):
             deepest, result = mount.point, mount.kind
     return result

@@ -12,7 +12,7 @@ import os
 import select
 import signal
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 import msgspec
@@ -28,6 +28,7 @@ _READ = 1 << 12
 _MAX_LINE = 1 << 16
 _MAX_NOTES = 8
 """How many notes of `init.py` are recorded at most."""
+Connection = socket.socket
 _Handler = Callable[[int, FrameType | None], object] | int | None
 
 
@@ -85,11 +86,16 @@ class Result(msgspec.Struct):
         return -signal.SIGKILL
 
 
-def send(connection: socket.socket, message: Message) -> None:
+def connect() -> tuple[Connection, Connection]:
+    """Make a connection. Returns the end of this process, and that of the processes of the run."""
+    return socket.socketpair()
+
+
+def send(connection: Connection, message: Message) -> None:
     connection.sendall(msgspec.json.encode(message) + b"\n")
 
 
-def send_error(connection: socket.socket, error: BaseException) -> None:
+def send_error(connection: Connection, error: BaseException) -> None:
     """Report an exception to the supervisor."""
     if not isinstance(error, ReproEnvError):
         error = SandboxError(
@@ -99,7 +105,7 @@ def send_error(connection: socket.socket, error: BaseException) -> None:
     send(connection, Failed(type(error).__name__, error.what[:1500], error.where[:500], error.hint[:500]))
 
 
-def attend(connection: socket.socket, queue: SignalQueue, streams: Streams) -> Result:
+def attend(connection: Connection, queue: SignalQueue, streams: Streams) -> Result:
     """Forward signals and streams until the run ends. Raises the error of a process of the run."""
     result, data, has_started = Result(), b"", False
     poll = select.poll()

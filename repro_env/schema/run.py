@@ -264,16 +264,6 @@ class Output(Frozen, frozen=True, kw_only=True):
     size: Size
 
 
-class Lost(Frozen, frozen=True, kw_only=True):
-    """Files that a run wrote outside its project, and that were not kept."""
-
-    files: int
-    size: Size
-    """Total bytes."""
-    largest: tuple[Line, ...]
-    """`<path> (why)` of at most 100 files, the largest first."""
-
-
 class Seeded(Frozen, frozen=True, kw_only=True):
     """A seed that the script set."""
 
@@ -401,6 +391,5 @@ class End(Frozen, frozen=True, kw_only=True):
     """sha256 of `checkpoints-after.json`; see `Start.before`."""
     console: tuple[Output, ...] = ()
     """Files in the run's directory with what the command printed (`sandbox.console`), without secrets and limited in size."""
-    lost: Lost | None = None
     resumed: tuple[Parent, ...] = ()
     """The checkpoints that the run resumed from."""

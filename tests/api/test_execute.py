@@ -25,7 +25,6 @@ from repro_env.schema.errors import (
     CommandMissingError,
     DataError,
     DriftError,
-    EngineError,
     RecordError,
     ReproEnvError,
     SourceError,
@@ -43,20 +42,15 @@ Work = Callable[[Launch, Path], int]
 class Fake(Runner):
     """A backend that writes the files of a test to the run directory, like the embedded runner."""
 
-    def __init__(self, work: Work | None = None, removed: tuple[str, ...] = ()) -> None:
+    def __init__(self, work: Work | None = None) -> None:
         super().__init__()
         self.work = work
-        self.removed = removed
         self.launch: Launch | None = None
 
     def run(self, launch: Launch, *, directory: Path) -> Outcome:
         self.launch = launch
         code = self.work(launch, directory) if self.work else 0
         return Outcome(exit_code=code, signal=0, out_of_memory=False, isolation="embedded", means=("root: fake",))
-
-    def collect(self, workspace: Path, snapshot: Path, files: Path) -> tuple[str, ...]:
-        assert (snapshot / "train.py").is_file()
-        return self.removed
 
 
 class Place(Silent):
@@ -120,7 +114,7 @@ def writes(**files: str) -> Work:
 
 
 def test_a_run_is_recorded_from_start_to_end(place: Place) -> None:
-    backend = Fake(writes(ck__w_pt="weights", log_txt="1"), removed=("old.txt",))
+    backend = Fake(writes(ck__w_pt="weights", log_txt="1"))
     done = place.run("train.py", "--lr", "1", backend=backend, seed=9)
     run = records.read(done.directory)
     assert (run.start, run.end, run.state) == (done.start, done.end, "done")
@@ -128,7 +122,6 @@ def test_a_run_is_recorded_from_start_to_end(place: Place) -> None:
     assert done.start.command == ("train.py", "--lr", "1")
     assert (done.start.seed, done.start.spec, done.start.image) == (9, place.spec.digest, place.spec.expected.image_id)
     assert [(output.path, output.size) for output in done.end.outputs] == [("ck/w.pt", 7), ("log.txt", 1)]
-    assert done.end.removed == ("old.txt",)
     assert sorted(path.name for path in done.directory.iterdir()) == ["end.json", "files", "lock", "start.json"]
     assert backend.launch is not None
     assert backend.launch.workspace == backend.launch.cwd == str(place.project)
@@ -253,11 +246,11 @@ def test_an_interrupted_run_is_recorded(place: Place) -> None:
 
 
 def test_a_run_is_recorded_if_its_outputs_cannot_be_collected(place: Place) -> None:
-    class Broken(Fake):
-        def collect(self, workspace: Path, snapshot: Path, files: Path) -> tuple[str, ...]:
-            raise PermissionError(13, "Permission denied", "files/x")
+    def work(launch: Launch, directory: Path) -> int:
+        (directory / ".unfinished.json").write_text("damaged")
+        return writes(a_txt="a")(launch, directory)
 
-    done = place.run(backend=Broken(writes(a_txt="a")))
+    done = place.run(backend=Fake(work))
     assert [output.path for output in done.end.outputs] == ["a.txt"]
     assert "not complete" in done.end.others[0]
     assert "not complete" in place.talk
@@ -642,11 +635,10 @@ def test_runs_can_be_recorded_in_another_directory(place: Place, tmp_path: Path)
 
 
 def test_the_host_runner_refuses_a_missing_environment_and_mounts_at_other_paths(place: Place, tmp_path: Path) -> None:
-    for private in (False, True):
-        with pytest.raises(DriftError, match="not on this machine"):
-            place.run(runner="host", private=private)
-        with pytest.raises(UsageError, match="another path"):
-            place.run(runner="host", private=private, data=((str(tmp_path), "/data"),))
+    with pytest.raises(DriftError, match="not on this machine"):
+        place.run(runner="host")
+    with pytest.raises(UsageError, match="another path"):
+        place.run(runner="host", data=((str(tmp_path), "/data"),))
     assert place.runs == []
 
 
@@ -724,28 +716,3 @@ def test_a_run_sees_a_clone_at_the_path_of_the_captured_project(place: Place, tm
     assert f"working directory {place.project}, because" not in place.talk
     place.run(frozen=True, here=clone)
     assert place.runs == []
-
-
-def test_a_run_whose_engine_stopped_is_recorded_as_interrupted(place: Place) -> None:
-    """Its outputs are kept, and the record has no end."""
-
-    def work(launch: Launch, directory: Path) -> int:
-        (directory / "files/half.txt").write_text("half")
-        (Path(launch.notes) / "trace").mkdir()
-        (Path(launch.notes) / "trace" / "rank0.jsonl").write_text("{}\n")
-        raise EngineError("the engine went away", where="unix:///x", hint="start it")
-
-    fake = Fake(work)
-    fake.began = True
-    with pytest.raises(EngineError, match="went away"):
-        place.run(backend=fake)
-    (directory,) = place.runs
-    run = records.read(directory)
-    assert run.state == "interrupted"
-    assert (run.files / "half.txt").read_text() == "half"
-    assert (directory / "trace" / "rank0.jsonl").exists(), "the steps before the interruption can be compared"
-    assert not (directory / "notes").exists()
-    fake.began = False
-    with pytest.raises(EngineError):
-        place.run(backend=fake)
-    assert place.runs == [directory], "a command that did not start is not recorded"

@@ -10,11 +10,12 @@ import pytest
 from repro_env.api import runs
 from repro_env.runs.records import records
 from repro_env.runs.records.records import Run
-from repro_env.sandbox import outputs
+from repro_env.sandbox import outputs, workspace
 from repro_env.schema.errors import RecordError
 from repro_env.schema.progress import Silent
 from repro_env.store.store import Store
 from tests.runs.records.test_records import end, recorded, start
+from tests.sandbox import launches
 
 
 @pytest.fixture
@@ -150,8 +151,10 @@ def test_an_interrupted_run_keeps_only_its_outputs(tmp_path: Path) -> None:
             run.start, runner="embedded", source=msgspec.structs.replace(run.start.source, digest=store.layers.add(()))
         ),
     )
+    empty = store.layers.path(run.start.source.digest)
+    assert empty
+    workspace.prepare(launches.make("/project"), directory, empty, None)
     (run.files / "out").write_text("1")
-    if os.geteuid() == 0:
-        os.mknod(run.files / "removed", stat.S_IFCHR | 0o600, 0)
+    os.mkfifo(run.files / "pipe")
     runs.finish_interrupted(run, store)
-    assert [path.name for path in run.files.iterdir()] == ["out"]
+    assert sorted(path.name for path in directory.rglob("*")) == sorted(["files", "lock", "out", "start.json"])

@@ -10,17 +10,17 @@ from repro_env.api.doctor import Diagnosis
 from repro_env.cli import ci
 from repro_env.cli import exec as exec_command
 from repro_env.cli.ui import github
-from repro_env.sandbox.doctor.diagnosis import Directory, Finding, Observations, State
+from repro_env.sandbox.doctor import Directory, Finding, Observations, State
 from repro_env.schema.errors import SandboxError, UsageError
 
 
 def diagnosis(state: State, *, has_engine: bool) -> Diagnosis:
-    directory = Directory(path="/x", kind="ext4", size=1, inodes=1, errno=0)
+    directory = Directory(path="/x", kind="ext4", size=1, errno=0)
     return Diagnosis(
         works=state != "blocked",
         findings=(Finding(name="user namespace", state=state, text="AppArmor refuses it", fix="sysctl -w x=0"),),
         observations=Observations(
-            kernel="6.8", uid=1, admin=False, seccomp=0, userns_clone=None, max_user_namespaces=1, apparmor=1,
+            kernel="6.8", admin=False, seccomp=0, userns_clone=None, max_user_namespaces=1, apparmor=1,
             store=directory, runs=directory, tried={}
         ),
         alternatives=(),

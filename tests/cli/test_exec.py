@@ -247,10 +247,6 @@ def test_exec_reports_how_the_command_ended(result: FinishedRun, text: str) -> N
     assert messages.details[-1] == "next: repro-env runs show bfd6a4b6"
 
 
-def test_exec_reports_where_the_host_runner_searched_for_outputs() -> None:
-    assert report(make_result(runner="host")).lines[0].endswith("no outputs in /p (the host runner does not search elsewhere)")
-
-
 def test_exec_warns_about_files_that_are_not_in_the_record() -> None:
     """Symbolic links are in the record, so they cause no warning."""
     result = make_result()

@@ -55,7 +55,7 @@ def test_console_scripts_start_the_python_next_to_them(small: parts.Project) -> 
 
 
 def test_results_outside_the_project_and_the_console_are_kept(small: parts.Project, tmp_path: Path) -> None:
-    """Each as the script of a user writes it, in one run; compared, copied, printed, and bounded."""
+    """Each as the script of a user writes it, in one run; compared, copied and printed."""
     (small.directory / "results.py").write_text(parts.WRITES_OUTSIDE)
     secret = {"SERVICE_TOKEN": "quite-a-secret-value-1"}
     done = small.run("exec", "results.py", env=secret)
@@ -64,7 +64,6 @@ def test_results_outside_the_project_and_the_console_are_kept(small: parts.Proje
     assert "written outside the project: 3 files (3.0 kB)" in done.err
     end = json.loads(small.run("runs", "show", "--json").out)["end"]
     assert {output["path"] for output in end["outputs"]} == {*there, "made.txt"}
-    assert end.get("lost") is None
     small.run("runs", "get", "latest", "--to", tmp_path / "all")
     assert set(parts.digests(tmp_path / "all")) == {"made.txt", *(f"outside{path}" for path in there)}
     small.run("runs", "get", "latest", f"{home}/results", "--to", tmp_path / "few")
@@ -73,13 +72,6 @@ def test_results_outside_the_project_and_the_console_are_kept(small: parts.Proje
     assert (logs.out, logs.err) == ("epoch 1\\x07\n<redacted>\n", "to stderr\n")
     text = small.run("verify", "latest", "--result", "stdout.log", env=secret)
     assert "5 results" in text.out, "four files and what was printed"
-    lost = small.run("exec", "--keep-outside", "1500", "results.py", code=19)
-    assert "2 files (2.0 kB) that the command wrote outside the project were not kept" in lost.err
-    assert "--keep-outside all" in lost.err
-    end = json.loads(small.run("runs", "show", "--json").out)["end"]
-    assert (end["outcome"]["exit_code"], end["lost"]["files"], len(end["outputs"])) == (0, 2, 2)
-    failed = small.run("exec", "--keep-outside", "0", "-c", f"{parts.WRITES_OUTSIDE}\nsys.exit(5)", code=5)
-    assert "3 files (3.0 kB)" in failed.err
 
 
 def test_a_run_has_the_callers_user_and_a_private_home(small: parts.Project) -> None:

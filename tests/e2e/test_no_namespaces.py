@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from repro_env.sandbox.host import landlock
+from repro_env.sandbox import landlock
 from tests.e2e import parts
 from tests.parts import need
 
@@ -103,39 +102,31 @@ def test_without_namespaces_a_run_is_refused_with_a_hint_at_the_other_runners(se
 def test_a_run_on_the_host_is_verified_in_a_private_copy(session: Session) -> None:
     directory = session.project.directory
     first = session.run("exec", "--verbose", "--runner", "host", "--data", "../data", "train.py", "own.txt")
-    assert f"data {directory.parent / 'data'} (not protected: the host runner can write to it)" in first.err
+    assert f"data {directory.parent / 'data'} (read-only)" in first.err
     run = session.record()["start"]["id"]
-    again = session.run("exec", "--runner", "host", "--data", "../data", "train.py", "own.txt")
-    assert "source as captured, with 4 outputs of earlier host runs" in again.err
-    assert session.run("check", "--project").out.count("output of a run on the host") == 4
     (directory / "train.py").write_text(f"{TRAIN}print('edited since')")
-    shutil.rmtree(directory / "out")
-    (session.home / ".seen").unlink()
     there = session.files()
     done = session.run("verify", "--verbose", "--runner", "host", str(run)[-8:], code=1)
     assert session.files() == there
     assert "edited since" not in done.out + done.err
     assert "on the host, without isolation, in a private copy of the source" in done.err
-    assert "files outside the source, environment and --data" in done.out
     assert "the host runner does not isolate" in done.out
-    assert "numeric: 1 of 4 results differs: w.npy" in done.out
-    assert "the project's directory" in done.out
+    assert "numeric: 1 of 6 results differs: w.npy" in done.out
 
 
 @pytest.mark.skipif(not landlock.is_available(), reason="this kernel has no Landlock (Linux 5.19)")
 def test_a_private_copy_cannot_write_to_the_users_files(session: Session) -> None:
     around = session.project.directory.parent
     there = session.files()
-    done = session.run("exec", "--runner", "host", "--frozen", "--data", "../data", "train.py", around / "data" / "n.txt", code=1)
+    done = session.run("exec", "--runner", "host", "--data", "../data", "train.py", around / "data" / "n.txt", code=1)
     assert "PermissionError" in done.err
-    session.run("exec", "--runner", "host", "--frozen", "--data", "../data", "train.py", session.project.directory / "own.txt")
+    session.run("exec", "--runner", "host", "--data", "../data", "train.py", session.project.directory / "own.txt")
     assert session.files() == there
     run = session.record()["end"]
     assert "writes: only in the copy, its home and temporary directory, by Landlock" in json.dumps(run["outcome"])
     outside = [f"{session.home}/.seen", f"{around}/results/r.txt"]
     inside = ["out/metrics.json", "own.txt", "result.txt", "w.npy"]
     assert [output["path"] for output in run["outputs"]] == [*outside, *inside]  # type: ignore[attr-defined]
-    assert not list(Path(os.environ.get("TMPDIR") or "/tmp").glob(f"repro-env-{os.getuid()}-*/home"))
 
 
 def test_seeds_are_compared_on_the_host_without_touching_the_tree(session: Session) -> None:
@@ -172,7 +163,7 @@ def test_the_host_runner_runs_a_copy_of_the_project_where_the_copy_is(small: par
     before = sorted(small.directory.rglob("*.txt"))
     shutil.copytree(small.directory, tmp_path / "small", ignore=shutil.ignore_patterns(".venv", "runs", "made.txt"))
     other = small._replace(directory=tmp_path / "small")
-    assert other.run("exec", "--runner", "host", "hello.py").out == f"hello from {tmp_path}/small/hello.py\n"
+    assert other.run("exec", "--runner", "host", "hello.py").out.startswith(f"hello from {tmp_path}/small/runs/")
     assert (tmp_path / "small" / "made.txt").is_file()
     assert sorted(small.directory.rglob("*.txt")) == before
 

@@ -26,10 +26,11 @@ import typer.main
 from repro_env.cli import app
 from repro_env.cli.ui import messages
 from repro_env.compare import rerun
+from repro_env.io.files import remove_tree
 from repro_env.runs.records import annotation, records
 from repro_env.runs.records.checkpointstate import CheckpointFile, Listing
 from repro_env.sandbox import outputs as collected
-from repro_env.sandbox.workspace import harvest
+from repro_env.sandbox.workspace import collect
 from repro_env.schema import codec
 from repro_env.schema.errors import ReproEnvError
 from repro_env.schema.progress import Silent
@@ -648,15 +649,20 @@ def test_verify_refuses_data_without_a_digest(runs: Path, outside: Path) -> None
     assert "no digest" in problem
 
 
-@pytest.mark.parametrize(
-    "listed", ['["../../../outside/empty"]', '["{outside}/empty"]', '["out/empty", "out/hollow"]', "[[[", "{}"]
-)
+@pytest.mark.parametrize("listed", ["/p/../../../outside/empty", "{outside}/empty", "/p/out/empty", "/p/out", "\\ud800"])
 def test_settling_a_run_removes_nothing_outside(runs: Path, outside: Path, tmp_path: Path, listed: str) -> None:
     run = honest(runs, 1)
     (run / "files" / "out").symlink_to(outside)
-    (run / ".copied").write_text(listed.replace("{outside}", str(outside)))
+    mounted = listed.replace("{outside}", str(outside))
+    (run / ".unfinished.json").write_text(f'{{"workspace": "/p", "mounted": ["{mounted}"], "kept": [], "caches": []}}')
     (tmp_path / "snapshot").mkdir()
     before = state(outside)
-    with contextlib.suppress(OSError):
-        harvest(run / "files", tmp_path / "snapshot")
+    for link in ("outside", "files"):
+        with contextlib.suppress(OSError):
+            collect(run, tmp_path / "snapshot")
+        assert state(outside) == before
+        remove_tree(run / link)
+        (run / link).symlink_to(outside)
+    with pytest.raises(OSError):  # noqa: PT011
+        collect(run, tmp_path / "snapshot")
     assert state(outside) == before

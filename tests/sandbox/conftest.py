@@ -18,8 +18,6 @@ import msgspec
 import pytest
 
 from repro_env.oci import paths
-from repro_env.sandbox.embedded.stage import Strategy
-from repro_env.sandbox.externaloutputs import Bound
 from repro_env.schema.environment import Variable
 from repro_env.schema.run import ImageTree, Launch, Mount, Outcome, User
 from tests.fakes import rootfs
@@ -74,10 +72,9 @@ class Place:
         self.store = store
         self.runs = root / "runs"
         self.layers = [rootfs.digest(1), rootfs.digest(2), rootfs.digest(3)]
-        self.strategy: Strategy | None = None
+        self.overlay = True
         self.engine = ""
         """The address of an engine; empty for the embedded runner."""
-        self.bound = Bound()
         self.image = ""
         """The ID of the image in the engine."""
         self.count = 0
@@ -116,9 +113,7 @@ class Place:
         answer = self.root / f"answer-{self.count}"
         plan = self.root / f"plan-{self.count}"
         plan.write_bytes(
-            msgspec.json.encode(
-                Plan(str(self.store), str(directory), launch, self.strategy, str(answer), self.engine, self.bound)
-            )
+            msgspec.json.encode(Plan(str(self.store), str(directory), launch, self.overlay, str(answer), self.engine))
         )
         answer.touch()
         self.own(answer)

@@ -9,12 +9,11 @@ from pathlib import Path
 import msgspec
 
 from repro_env.sandbox.embedded.runner import EmbeddedRunner
-from repro_env.sandbox.embedded.stage import Strategy
-from repro_env.sandbox.externaloutputs import Bound
-from repro_env.sandbox.runner import Image, Runner
-from repro_env.sandbox.workspace import harvest
+from repro_env.sandbox.image import Image
+from repro_env.sandbox.runner import Runner
+from repro_env.sandbox.workspace import collect
 from repro_env.schema.errors import ReproEnvError
-from repro_env.schema.run import Launch, Lost, Outcome
+from repro_env.schema.run import Launch, Outcome
 
 HIDDEN = ("of-this-very-run",)
 """Secret values that must not be in the logs."""
@@ -24,33 +23,31 @@ class Plan(msgspec.Struct):
     store: str
     directory: str
     launch: Launch
-    strategy: Strategy | None
+    overlay: bool
     answer: str
     engine: str = ""
     """The address of an engine; empty for the embedded runner."""
-    bound: Bound = Bound()
 
 
 class Answer(msgspec.Struct):
     outcome: Outcome | None = None
     removed: tuple[str, ...] = ()
-    lost: Lost | None = None
     error: str = ""
     message: str = ""
     hint: str = ""
 
 
-def run(plan: Plan, layer: Callable[[str], Path | None], store: Path, directory: Path) -> tuple[Outcome, Lost | None]:
+def run(plan: Plan, layer: Callable[[str], Path | None], store: Path, directory: Path) -> Outcome:
     image = Image(layer, merged=store / "merged", interpreter="/bin/python")
-    runner: Runner = EmbeddedRunner(image, strategy=plan.strategy, hidden=HIDDEN, bound=plan.bound)
+    runner: Runner = EmbeddedRunner(image, overlay=plan.overlay, hidden=HIDDEN)
     if plan.engine:
         from repro_env.io import engine as engines
         from repro_env.sandbox.docker.runner import DockerRunner, check_engine
 
         with engines.connect(plan.engine) as engine:
             check_engine(engine, plan.launch.gpus)
-        runner = DockerRunner(image, address=plan.engine, hidden=HIDDEN, bound=plan.bound)
-    return runner.run(plan.launch, directory=directory), runner.lost
+        runner = DockerRunner(image, address=plan.engine, hidden=HIDDEN)
+    return runner.run(plan.launch, directory=directory)
 
 
 def main() -> None:
@@ -63,9 +60,11 @@ def main() -> None:
 
     directory = Path(plan.directory)
     try:
-        outcome, lost = run(plan, layer, store, directory)
-        removed = harvest(directory / "files", store / "layers" / plan.launch.snapshot.removeprefix("sha256:"))
-        answer = Answer(outcome, removed, lost)
+        outcome = run(plan, layer, store, directory)
+        launch = plan.launch
+        trees = [layer(diff_id) for diff_id in (launch.snapshot, *launch.layers, *filter(None, (launch.siblings,)))]
+        snapshot, *image = [tree for tree in trees if tree is not None]
+        answer = Answer(outcome, collect(directory, snapshot, image))
     except ReproEnvError as error:
         answer = Answer(error=type(error).__name__, message=str(error), hint=error.hint)
     Path(plan.answer).write_bytes(msgspec.json.encode(answer))

@@ -178,8 +178,8 @@ def test_all_runners_give_a_command_the_same_environment_and_outputs(any_runner:
     if any_runner.engine:
         with engines.connect(any_runner.engine) as engine:
             product = f"engine: {engine.facts.product} {engine.facts.version}"
-            assert not engine.client.api.containers(all=True, filters={"label": f"{LABEL}={result.directory}/.scratch"})
-        assert outcome.means == (product, "root: engine", "workspace: copy", "bytecode: none")
+            assert not engine.client.api.containers(all=True, filters={"label": LABEL})
+        assert outcome.means == (product, "bytecode: none")
 
 
 def test_addresses_are_fixed_or_the_record_has_the_reason(any_runner: Place) -> None:
@@ -221,7 +221,6 @@ def test_all_runners_have_the_same_error_for_a_command_that_cannot_start(
         assert result.answer.error == error
         assert all(word in result.answer.message for word in words)
         messages.add(result.answer.message)
-        assert not (result.directory / ".scratch").exists()
     assert len(messages) == 1
 
 
@@ -319,21 +318,32 @@ def read_until(main: int, words: bytes) -> bytes:
     return output
 
 
-def test_a_killed_supervisor_leaves_no_container(live: Callable[..., LiveRun], embedded_or_docker: Place) -> None:
-    run = live("import os, time; os.fork() or (os.setsid(), time.sleep(600)); print('ready'); time.sleep(600)")
-    run.wait_for("ready")
-    run.driver.kill()
-    run.driver.wait()
-    if not embedded_or_docker.engine:
-        return  # see tests/sandbox/embedded/test_supervisor.py
+def containers(address: str, run: LiveRun) -> list[Any]:
+    with engines.connect(address) as engine:
+        found: list[Any] = engine.client.api.containers(all=True, filters={"label": f"{LABEL}={run.run_id}"})
+        return found
+
+
+def wait_until_removed(address: str, run: LiveRun) -> None:
     deadline = time.monotonic() + 100
-    with engines.connect(embedded_or_docker.engine) as engine:
-        while engine.client.api.containers(all=True, filters={"label": f"{LABEL}={run.directory}/.scratch"}):
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-    while (run.directory / ".scratch").exists():
+    while containers(address, run):
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+@pytest.mark.parametrize("runner", ["docker", "podman"])
+def test_a_killed_supervisor_leaves_no_container(
+    request: pytest.FixtureRequest, stores: Callable[[int], Path], runner: str
+) -> None:
+    """The embedded runner is tested in tests/sandbox/embedded/test_supervisor.py."""
+    for place in open_runner(request, stores, runner):
+        with start_runs(place) as start:
+            run = start("import os, time; os.fork() or (os.setsid(), time.sleep(600)); print('ready'); time.sleep(600)")
+            run.wait_for("ready")
+            assert containers(place.engine, run)
+            run.driver.kill()
+            run.driver.wait()
+            wait_until_removed(place.engine, run)
 
 
 def test_a_closed_reader_ends_the_command(docker_place: Place) -> None:
@@ -366,30 +376,18 @@ def test_a_plain_user_can_run_in_docker(
         assert sorted(path.name for path in result.directory.iterdir() if path.suffix != ".log") == ["files", "outside"]
 
 
-def test_an_engine_that_goes_away_is_reported_and_the_command_is_ended(docker_place: Place, docker: tuple[str, str]) -> None:
-    """The container's processes are ended without the engine, and the next run removes the container."""
+def test_a_command_outlives_the_connection_to_the_engine(docker_place: Place, docker: tuple[str, str]) -> None:
+    """Streams, signals and the exit code do not pass through the engine, which also removes the container by itself."""
     proxy = fakes.EngineProxy(docker_place.root)
     docker_place.engine = proxy.address
-    command, directory, answer_file = docker_place.command(
-        docker_place.launch("python", "-uc", "print('ready'); import time; time.sleep(600)")
-    )
-    run = LiveRun(docker_place, command, directory, answer_file)
-    run.wait_for("ready")
-    with engines.connect(docker[0]) as engine:
-        (container,) = engine.client.api.containers(filters={"label": f"{LABEL}={directory}/.scratch"})
-        pid = engine.client.api.inspect_container(container["Id"])["State"]["Pid"]
-    proxy.cut()
-    answer = run.answer
-    assert run.driver.stdout
-    run.driver.stdout.close()
-    assert answer.error == "", answer  # the runner sent SIGTERM, and init could still report the end
-    assert answer.outcome is not None
-    assert (answer.outcome.signal, answer.outcome.means[-1]) == (signal.SIGTERM, "engine: went away at the end")
-    assert not Path(f"/proc/{pid}").exists()
-    docker_place.engine = docker[0]
-    docker_place.sh(":")
-    with engines.connect(docker[0]) as engine:
-        assert not engine.client.api.containers(all=True, filters={"label": f"{LABEL}={directory}/.scratch"})
+    with start_runs(docker_place) as start:
+        run = start("import signal, time; signal.signal(15, lambda *_: exit(7)); print('ready'); time.sleep(600)")
+        run.wait_for("ready")
+        proxy.cut()
+        run.driver.send_signal(signal.SIGTERM)
+        assert run.answer.outcome is not None, run.answer
+        assert run.answer.outcome.exit_code == 7
+        wait_until_removed(docker[0], run)
 
 
 def test_gpus_without_a_gpu_runtime_are_an_error(docker_place: Place) -> None:
@@ -404,29 +402,21 @@ def test_a_missing_image_is_an_error(docker_place: Place) -> None:
     result = docker_place.sh(":")
     assert result.answer.error == "EngineError"
     assert rootfs.digest(404).removeprefix("sha256:")[:12] in result.answer.message
-    assert not (result.directory / ".scratch").exists()
 
 
 @pytest.mark.soak
-def test_a_killed_engine_is_reported_and_the_command_is_ended(stores: Callable[[int], Path], image: Path) -> None:
-    """A real engine is killed by SIGKILL while a command runs that ignores SIGTERM."""
+def test_a_killed_engine_does_not_end_the_command(stores: Callable[[int], Path], image: Path) -> None:
     trees = [image / "layers" / rootfs.digest(number).removeprefix("sha256:") for number in (1, 2, 3)]
     with open_place(stores(0), 0) as place, fakes.dockerd() as (address, process), fakes.loaded(address, trees, NAME) as image_id:
         place.engine, place.image = address, image_id
-        script = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready'); time.sleep(600)"
-        command, directory, answer_file = place.command(place.launch("python", "-uc", script))
-        run = LiveRun(place, command, directory, answer_file)
-        run.wait_for("ready")
-        with engines.connect(address) as engine:
-            (container,) = engine.client.api.containers()
-            pid = engine.client.api.inspect_container(container["Id"])["State"]["Pid"]
-        process.kill()
-        answer = run.answer
-        assert run.driver.stdout
-        run.driver.stdout.close()
-        assert (answer.error, "went away while the command ran" in answer.message) == ("EngineError", True)
-        assert not Path(f"/proc/{pid}").exists()
-        assert not (directory / ".scratch").exists()
+        with start_runs(place) as start:
+            run = start("import signal, time; signal.signal(15, lambda *_: exit(7)); print('ready'); time.sleep(600)")
+            run.wait_for("ready")
+            process.kill()
+            process.wait()
+            run.driver.send_signal(signal.SIGTERM)
+            assert run.answer.outcome is not None, run.answer
+            assert run.answer.outcome.exit_code == 7
 
 
 def test_files_of_the_image_in_home_and_the_repository_are_mounted(any_runner: Place) -> None:

@@ -1,4 +1,4 @@
-"""The workspace and its harvest: files that the run made, changed and removed, with overlay and with a copy."""
+"""The outputs of a run: files that it made, changed and removed in its project, and files that it wrote elsewhere."""
 
 from __future__ import annotations
 
@@ -11,33 +11,31 @@ import msgspec
 import pytest
 
 from repro_env.oci import paths as layout
-from repro_env.sandbox import workspace
-from repro_env.sandbox.embedded.stage import Strategy
-from repro_env.sandbox.workspace import MountPoint
+from repro_env.sandbox import outputs, workspace
+from repro_env.sandbox.workspace import Rules
+from repro_env.schema.environment import Variable
 from repro_env.schema.errors import DiskError
 from repro_env.schema.run import ImageTree, Mount
 from tests.fakes import rootfs
 from tests.parts import need
+from tests.sandbox import launches
 from tests.sandbox.conftest import REPOSITORY, Place, environ
 from tests.sandbox.driver import Answer
+from tests.sandbox.test_runners import docker, docker_place
+
+__all__ = ["docker", "docker_place"]
 
 
-@pytest.fixture(params=["overlay", "copy"])
-def any_workspace(request: pytest.FixtureRequest, place: Place) -> Place:
-    place.strategy = Strategy(root="disk", workspace=request.param)
-    return place
-
-
-def test_the_source_is_visible_and_writable(any_workspace: Place) -> None:
-    result = any_workspace.sh(
+def test_the_source_is_visible_and_writable(place: Place) -> None:
+    result = place.sh(
         "cat train.py link; ./run.sh || echo $?; echo two > out.txt; mkdir -p a/b; echo deep > a/b/c; stat -c %a train.py run.sh"
     )
     assert result.stdout == "print('training')\n" * 2 + "7\n644\n755\n"
     assert (result.files, result.answer.removed) == ({"a/b/c": "deep\n", "out.txt": "two\n"}, ())
 
 
-def test_a_run_that_writes_nothing_has_no_outputs(any_workspace: Place) -> None:
-    result = any_workspace.sh(":")
+def test_a_run_that_writes_nothing_has_no_outputs(place: Place) -> None:
+    result = place.sh(":")
     assert list((result.directory / "files").iterdir()) == []
     assert sorted(path.name for path in result.directory.iterdir() if path.suffix != ".log") == ["files"]
 
@@ -75,10 +73,8 @@ def test_a_run_that_writes_nothing_has_no_outputs(any_workspace: Place) -> None:
         ("echo x > package/deep/three; rm package/__init__.py", {"package/deep/three": "x\n"}, ["package/__init__.py"]),
     ],
 )  # fmt: skip
-def test_outputs_and_removed_files_are_found(
-    any_workspace: Place, script: str, files: dict[str, str], removed: list[str]
-) -> None:
-    result = any_workspace.sh(script)
+def test_outputs_and_removed_files_are_found(place: Place, script: str, files: dict[str, str], removed: list[str]) -> None:
+    result = place.sh(script)
     assert result.outcome.exit_code == 0, result.stderr
     assert (result.files, list(result.answer.removed)) == (files, removed)
     assert _kinds(result.directory / "files") <= {"file", "dir", "link"}
@@ -98,16 +94,16 @@ def _attributes(root: Path) -> list[str]:
     return [name for path in paths for name in os.listxattr(path, follow_symlinks=False) if "overlay" in name]
 
 
-def test_an_output_has_no_set_group_id_bit(any_workspace: Place) -> None:
-    result = any_workspace.sh("echo x > program; chmod 2755 program; chmod 4755 program || echo refused")
+def test_an_output_has_no_set_group_id_bit(place: Place) -> None:
+    result = place.sh("echo x > program; chmod 2755 program; chmod 4755 program || echo refused")
     assert result.stdout == "refused\n"
     assert stat.S_IMODE((result.directory / "files/program").stat().st_mode) == 0o755
 
 
-def test_an_environment_inside_the_workspace_is_not_an_output(any_workspace: Place) -> None:
+def test_an_environment_inside_the_workspace_is_not_an_output(place: Place) -> None:
     prefix = "/srv/captured/project/.venv"
-    any_workspace.layers = any_workspace.layers[:2]
-    result = any_workspace.sh(
+    place.layers = place.layers[:2]
+    result = place.sh(
         f"cat {prefix}/note; ls -A; echo new > new", prefix=prefix, trees=(ImageTree(target=prefix, root=layout.ENVIRONMENT),)
     )
     assert result.stdout == "the environment\n.venv\nlink\nold.txt\npackage\nrun.sh\ntrain.py\n"
@@ -115,22 +111,20 @@ def test_an_environment_inside_the_workspace_is_not_an_output(any_workspace: Pla
     assert sorted(path.name for path in (result.directory / "files").iterdir()) == ["new"]
 
 
-def test_a_workspace_can_be_inside_the_environment(any_workspace: Place) -> None:
-    result = any_workspace.sh(
-        f"cat {rootfs.PREFIX}/note; echo new > new", workspace=f"{rootfs.PREFIX}/src", cwd=f"{rootfs.PREFIX}/src"
-    )
+def test_a_workspace_can_be_inside_the_environment(place: Place) -> None:
+    result = place.sh(f"cat {rootfs.PREFIX}/note; echo new > new", workspace=f"{rootfs.PREFIX}/src", cwd=f"{rootfs.PREFIX}/src")
     assert result.stdout == "the environment\n"
     assert result.files == {"new": "new\n"}
 
 
-def test_mounts_inside_the_workspace_are_not_outputs(any_workspace: Place) -> None:
-    data = any_workspace.root / "data"
+def test_mounts_inside_the_workspace_are_not_outputs(place: Place) -> None:
+    data = place.root / "data"
     data.mkdir()
     (data / "x").write_text("x\n")
-    checkpoints = any_workspace.root / "checkpoints"
+    checkpoints = place.root / "checkpoints"
     checkpoints.mkdir()
-    any_workspace.own(data)
-    any_workspace.own(checkpoints)
+    place.own(data)
+    place.own(checkpoints)
     here = "/srv/captured/project"
     mounts = [
         Mount(kind="data", source=str(data), target=f"{here}/package"),
@@ -138,7 +132,7 @@ def test_mounts_inside_the_workspace_are_not_outputs(any_workspace: Place) -> No
         Mount(kind="data", source=str(data / "x"), target=f"{here}/deeper/down/x"),
         Mount(kind="checkpoints", source=str(checkpoints), target=f"{here}/checkpoints"),
     ]
-    result = any_workspace.sh("cat package/x link/x deeper/down/x; echo w > checkpoints/w; echo n > deeper/new", mounts=mounts)
+    result = place.sh("cat package/x link/x deeper/down/x; echo w > checkpoints/w; echo n > deeper/new", mounts=mounts)
     assert result.stdout == "x\nx\nx\n"
     assert (result.files, result.answer.removed) == ({"deeper/new": "n\n"}, ())
     assert sorted(str(path.relative_to(result.directory / "files")) for path in (result.directory / "files").rglob("*")) == [
@@ -148,85 +142,68 @@ def test_mounts_inside_the_workspace_are_not_outputs(any_workspace: Place) -> No
     assert (checkpoints / "w").read_text() == "w\n"
 
 
-def _answer(place: Place, script: str, *, setup: str, directory: Path) -> tuple[Answer, str]:
-    """Run in a mount namespace that the shell script `setup` prepares as root. Returns the answer, and a list of the run's files."""
+@pytest.mark.parametrize("stacked", ["runs", "store"])
+def test_an_image_of_links_is_used_where_overlay_is_refused(place: Place, stacked: str) -> None:
+    """An overlay refuses another overlay as its upper layer, which most containers have, and two of them as its lower layer."""
     need(os.getuid() == 0, "uid 0, to mount file systems that overlay refuses")
-    command, made, answer = place.command(place.launch("sh", "-ec", script), directory=directory)
-    wrapped = f'{setup}; mkdir -p "{made}"; chown -R {place.uid}:{place.uid} "{made.parent}"; "$@"; cd "{made}"; ls -A . files; cat files/new'
-    done = subprocess.run(
-        ["unshare", "-m", "sh", "-ec", wrapped, "sh", *command],
-        cwd=REPOSITORY, env=environ() | {"TMPDIR": str(made.parent)}, capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
-    assert answer.stat().st_size, done.stderr
-    return msgspec.json.decode(answer.read_bytes(), type=Answer), done.stdout
-
-
-def test_a_refused_upper_layer_falls_back_to_memory_and_copy(place: Place) -> None:
-    """An overlay refuses another overlay as its upper layer, which most containers have."""
     root = place.root
-    setup = f'cd "{root}"; mkdir l u w; mount -t overlay none -o lowerdir=l,upperdir=u,workdir=w runs; cd "{REPOSITORY}"'
-    answer, listing = _answer(
-        place, "echo new > new; rm old.txt; echo t > /tmp/t; cat /tmp/t", setup=setup, directory=place.runs / "run"
-    )
-    assert answer.outcome, answer.message
-    assert answer.outcome.means[:2] == ("root: overlay, upper layer in memory", "workspace: copy")
-    assert answer.removed == ("old.txt",)
-    assert listing == "t\n.:\nfiles\nstderr.log\nstdout.log\n\nfiles:\nnew\nnew\n"
+    setup = f'cd "{root}"; mkdir l u w; mount -t overlay none -o lowerdir=l,upperdir=u,workdir=w runs; chown {place.uid} runs'
+    if stacked == "store":
+        setup = (
+            f'cd "{root}"; mkdir l u w u2 w2 one two; '
+            f'mount -t overlay none -o "lowerdir={place.store},upperdir=u,workdir=w" one; '
+            f"mount -t overlay none -o lowerdir=one,upperdir=u2,workdir=w2 two; chown {place.uid} two"
+        )
+        place.store = root / "two"
+    script = f"echo new > new; rm old.txt; hello; cat {rootfs.PREFIX}/note; echo t > /tmp/t; echo home > /home/ann/x"
+    command, directory, answer = place.command(place.launch("sh", "-ec", script), directory=place.runs / "run")
+    show = f'cd "{directory}"; ls -A; cat files/new outside/home/ann/x'
+    start = f'mkdir "{directory}"; chown {place.uid}:{place.uid} "{directory}"'
+    line = ["unshare", "-m", "sh", "-ec", f'{setup}; {start}; cd "{REPOSITORY}"; "$@"; {show}', "sh", *command]
+    done = subprocess.run(line, cwd=REPOSITORY, env=environ(), capture_output=True, text=True, check=False, timeout=300)
+    result = msgspec.json.decode(answer.read_bytes() or b"{}", type=Answer)
+    assert result.outcome, f"{result.message}\n{done.stderr}"
+    assert result.outcome.means[0] == "root: links"
+    assert result.removed == ("old.txt",)
+    shown = ["files", "outside", "stderr.log", "stdout.log", "new", "home"]
+    assert done.stdout.splitlines() == [f"hello from {rootfs.PREFIX}/bin/hello", "the environment", *shown]
 
 
-def test_refused_overlay_falls_back_to_hard_links_and_copy(place: Place) -> None:
-    """Two overlays can be stacked. A store on the second cannot be a lower layer of a third (FILESYSTEM_MAX_STACK_DEPTH)."""
-    root = place.root
-    setup = (
-        f'cd "{root}"; mkdir l u w u2 w2 one two; '
-        f'mount -t overlay none -o "lowerdir={place.store},upperdir=u,workdir=w" one; '
-        f'mount -t overlay none -o lowerdir=one,upperdir=u2,workdir=w2 two; chown {place.uid}:{place.uid} two; cd "{REPOSITORY}"'
-    )
-    place.store = root / "two"
-    script = f"echo new > new; rm old.txt; hello; cat {rootfs.PREFIX}/note"
-    answer, listing = _answer(place, script, setup=setup, directory=root / "two/runs/run")
-    assert answer.outcome, answer.message
-    assert answer.outcome.means[:2] == ("root: links", "workspace: copy")
-    assert answer.removed == ("old.txt",)
-    assert (
-        listing
-        == f"hello from {rootfs.PREFIX}/bin/hello\nthe environment\n.:\nfiles\nstderr.log\nstdout.log\n\nfiles:\nnew\nnew\n"
-    )
-
-
-def test_a_workspace_that_does_not_fit_is_an_error(image: Path, tmp_path: Path) -> None:
+def test_a_source_that_does_not_fit_is_an_error(tmp_path: Path) -> None:
     need(os.getuid() == 0, "uid 0, to mount a small disk")
-    small = tmp_path / "small"
-    small.mkdir()
+    small, snapshot = tmp_path / "small", tmp_path / "snapshot"
+    for path in (small, snapshot):
+        path.mkdir()
+    (snapshot / "big").write_bytes(bytes(1 << 20))
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(small)], check=True)
     try:
-        snapshot = tmp_path / "snapshot"
-        snapshot.mkdir()
-        (snapshot / "big").write_bytes(bytes(1 << 20))
-        (small / "files").mkdir()
         with pytest.raises(DiskError, match="not enough disk space"):
-            workspace.CopiedWorkspace(snapshot, small / "files", needed=()).prepare()
+            workspace.prepare(launches.make("/project"), small, snapshot, None)
     finally:
         subprocess.run(["umount", str(small)], check=True)
 
 
-def test_the_outputs_of_a_killed_run_can_be_harvested_later(tmp_path: Path) -> None:
-    snapshot, upper = tmp_path / "snapshot", tmp_path / "run/files"
+def test_the_outputs_of_a_killed_run_can_be_collected_later(tmp_path: Path) -> None:
+    snapshot, directory = tmp_path / "snapshot", tmp_path / "run"
     (snapshot / "d").mkdir(parents=True)
-    (snapshot / "d/same").write_text("same")
-    (snapshot / "changed").write_text("1")
-    (snapshot / "gone").write_text("gone")
-    upper.mkdir(parents=True)
-    workspace.CopiedWorkspace(snapshot, upper, needed=[MountPoint("data/x", True), MountPoint("d/file", False)]).prepare()
-    assert (upper / "data/x").is_dir()
-    assert (upper / "d/file").is_file()
-    (upper / "gone").unlink()
-    (upper / "changed").write_text("2")
-    (upper / "new").write_text("new")
-    assert workspace.harvest(upper, snapshot) == ("gone",)
-    assert sorted(path.name for path in upper.rglob("*")) == ["changed", "new"]
-    assert workspace.harvest(upper, snapshot) == ()
-    assert sorted(path.name for path in upper.rglob("*")) == ["changed", "new"]
+    for name in ("d/same", "changed", "gone"):
+        (snapshot / name).write_text(name)
+    (tmp_path / "file").touch()
+    directory.mkdir()
+    mounts = (
+        Mount(kind="data", source=str(tmp_path), target="/project/data/x"),
+        Mount(kind="data", source=str(tmp_path / "file"), target="/project/d/file"),
+    )
+    workspace.prepare(launches.make("/project", mounts=mounts), directory, snapshot, None)
+    files = directory / "files"
+    assert (files / "data/x").is_dir()
+    assert (files / "d/file").is_file()
+    (files / "gone").unlink()
+    (files / "changed").write_text("2")
+    (files / "new").write_text("new")
+    for removed in (("gone",), ()):
+        assert workspace.collect(directory, snapshot) == removed
+        assert sorted(path.name for path in directory.rglob("*")) == ["changed", "files", "new"]
 
 
 def test_a_copy_keeps_modes_times_and_links(tmp_path: Path) -> None:
@@ -242,3 +219,157 @@ def test_a_copy_keeps_modes_times_and_links(tmp_path: Path) -> None:
     assert (target / "d/x").stat().st_mode & 0o777 == 0o755
     assert (target / "d/x").stat().st_mtime_ns == 315532800_000_000_000
     assert (target / "l").readlink() == Path("d/nowhere")
+
+
+WRITE = """
+import os, socket
+def write(path, text="text"):
+    path = os.path.expanduser(path)
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    with open(path, "w") as file: file.write(text)
+write("inside.txt")
+write("../out/w.pt", "weights")
+write("~/results/x")
+write("/scratch/me/y")
+write("/scratch/me/deep/er/z")
+write("/opt/x")
+with open("/opt/env/note", "a"): pass             # open_for_runner and not changed
+with open("/opt/env/bin/plain", "a") as file: file.write("more")
+os.symlink("/etc/shadow", "/scratch/link")
+os.symlink("../../..", os.path.expanduser("~/results/up"))
+os.mkfifo("/scratch/pipe")
+os.mkfifo(os.path.expanduser("~/results/pipe"))
+socket.socket(socket.AF_UNIX).bind("/scratch/socket")
+os.makedirs("/scratch/empty/one")
+write("/scratch/closed/file")
+os.chmod("/scratch/closed/file", 0o400)
+os.chmod("/scratch/closed", 0o500)
+for path in ("/tmp/left", "/var/tmp/left", "/run/left", "/dev/shm/left", "~/.cache/hub/left", "/kept/away/left"):
+    write(path)
+write("/scratch/__pycache__/left.pyc")
+"""
+KEPT = {
+    "home/ann/results/up": "-> ../../..",
+    "home/ann/results/x": "text",
+    "opt/env/bin/plain": "text\nmore",
+    "opt/x": "text",
+    "scratch/closed/file": "text",
+    "scratch/link": "-> /etc/shadow",
+    "scratch/me/deep/er/z": "text",
+    "scratch/me/y": "text",
+    "srv/captured/out/w.pt": "weights",
+}
+
+
+def test_files_outside_the_project_are_kept(place: Place) -> None:
+    cache = Variable(name="XDG_CACHE_HOME", value="/kept/away")
+    result = place.python(WRITE, env=(*place.launch().env, cache))
+    assert result.outcome.exit_code == 0, result.stderr
+    assert result.files == {"inside.txt": "text"}
+    assert result.outside == KEPT
+    outside = result.directory / "outside"
+    assert all(path.is_symlink() or path.is_file() or (path.is_dir() and any(path.iterdir())) for path in outside.rglob("*"))
+    assert {path.lstat().st_uid for path in outside.rglob("*")} == {place.uid}
+    assert not _attributes(outside)
+    assert sorted(path.name for path in result.directory.iterdir()) == ["files", "outside", "stderr.log", "stdout.log"]
+
+
+def test_files_outside_the_project_are_kept_in_a_container_with_a_read_only_image(docker_place: Place) -> None:
+    script = "mkdir /home/ann/results ../out; echo text >/home/ann/results/x; echo text >../out/y; ! mkdir /scratch; ! echo text >/opt/x"
+    result = docker_place.sh(script)
+    assert result.outcome.exit_code == 0, result.stderr
+    assert result.stderr.count("Read-only file system") == 2
+    assert result.outside == {"home/ann/results/x": "text\n", "srv/captured/out/y": "text\n"}
+
+
+def test_files_outside_the_project_are_kept_without_overlay(place: Place) -> None:
+    place.overlay = False
+    result = place.sh("mkdir /home/ann/results; echo text >/home/ann/results/x; echo x > /srv/captured/y; ! mkdir /opt/z")
+    assert result.outside == {"home/ann/results/x": "text\n", "srv/captured/y": "x\n"}
+
+
+CHANGE = """
+import os
+assert open("../data/x").read() == "data" and os.listdir("../empty") == []
+for path in ("../data/x", "../data/deep/y"): open(path, "r+").close()   # open_for_runner and not changed
+open("../data/deep/y", "a").write(" and more")
+open("../empty/made", "w").write("made")
+os.mkdir("../data/new")
+open("../data/new/z", "w").write("z")
+os.remove("../data/removed")
+"""
+
+
+def check_siblings(place: Place) -> None:
+    digest = rootfs.digest(1001)
+    tree = place.store / "layers" / digest.removeprefix("sha256:") / "srv/captured"
+    for name, text in (("data/x", "data"), ("data/deep/y", "deep"), ("data/removed", "")):
+        path = tree / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (tree / "empty").mkdir(exist_ok=True)
+    place.own(place.store / "layers" / digest.removeprefix("sha256:"))
+    result = place.python(CHANGE, siblings=digest)
+    assert result.outcome.exit_code == 0, result.stderr
+    made = {"data/deep/y": "deep and more", "data/new/z": "z", "empty/made": "made"}
+    assert result.outside == {f"srv/captured/{name}": text for name, text in made.items()}
+    assert (tree / "data/deep/y").read_text() == "deep"
+    assert not (tree / "empty/made").exists()
+    assert not list(place.store.glob("merged/*/srv/captured/data")), "other runs must not see them"
+
+
+@pytest.mark.parametrize("overlay", [True, False])
+def test_a_run_gets_a_copy_of_siblings_and_its_changes_are_kept(place: Place, overlay: bool) -> None:
+    place.overlay = overlay
+    check_siblings(place)
+
+
+def test_a_container_gets_a_copy_of_siblings_and_its_changes_are_kept(docker_place: Place) -> None:
+    check_siblings(docker_place)
+
+
+def test_links_and_special_files_of_a_hostile_run_are_never_followed_or_opened(tmp_path: Path) -> None:
+    secret = tmp_path / "host"
+    secret.mkdir()
+    (secret / "key").write_text("of the host")
+    root = tmp_path / "run/outside"
+    root.mkdir(parents=True)
+    (root / "away").symlink_to(secret)
+    (root / "file").symlink_to(secret / "key")
+    os.mkfifo(root / "pipe")
+    (root / "set-uid").touch()
+    (root / "set-uid").chmod(0o6755)
+    (root / "etc").mkdir()
+    (root / "etc/passwd").write_text("ours")
+    (root / "closed/deep").mkdir(parents=True)
+    (root / "closed/deep/file").touch()
+    (root / "closed").chmod(0)
+    (root / "line\nend").touch()
+    os.close(os.open(os.fsencode(root) + b"/\xff", os.O_CREAT))
+    snapshot = tmp_path / "snapshot"
+    snapshot.mkdir()
+    workspace.prepare(launches.make("/srv/project"), tmp_path / "run", snapshot, None)
+    assert workspace.collect(tmp_path / "run", snapshot) == ()
+    found = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_symlink() or not path.is_dir()}
+    assert found == {"away", "file", "set-uid", "closed/deep/file", "line\nend", "\udcff"}
+    assert (root / "away").is_symlink()
+    assert (root / "set-uid").stat().st_mode & 0o7777 == 0o755
+    assert (secret / "key").read_text() == "of the host"
+    recorded = outputs.of_run(tmp_path / "run")
+    assert {output.path for output in recorded.outputs} == {"/set-uid", "/closed/deep/file"}
+    assert len(recorded.others) == 4
+
+
+RULES = Rules(workspace="/srv/project", mounted=("/srv/project",), kept=("/srv",), caches=("/home/ann/.cache",))
+
+
+def test_temporary_files_are_kept_only_next_to_a_temporary_project_and_in_a_temporary_home() -> None:
+    def skipped(*kept: str) -> list[str]:
+        rules = msgspec.structs.replace(RULES, kept=kept)
+        paths = ("/tmp", "/tmp/x", "/tmp/job", "/tmp/job/out", "/var/tmp/x", "/home/ann/.cache", "/home/ann/x")
+        return [path for path in paths if rules.skip(path)]
+
+    assert skipped("/srv") == ["/tmp/x", "/tmp/job", "/tmp/job/out", "/var/tmp/x", "/home/ann/.cache"]
+    assert skipped("/tmp/job") == ["/tmp/x", "/var/tmp/x", "/home/ann/.cache"]
+    assert skipped("/srv", "/tmp/job") == ["/tmp/x", "/var/tmp/x", "/home/ann/.cache"]
+    assert skipped("/tmp") == ["/var/tmp/x", "/home/ann/.cache"]

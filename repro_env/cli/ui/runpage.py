@@ -132,9 +132,6 @@ def _end(end: End, most: int | None) -> Iterator[str]:
         yield f"trace     {len(end.trace)} files, {messages.size(sum(file.size for file in end.trace))}"
     if end.console:
         yield f"console   {', '.join(f'{file.path} ({messages.size(file.size)})' for file in end.console)}"
-    if end.lost is not None:
-        yield f"lost      {end.lost.files:,} files, {messages.size(end.lost.size)}: written outside the project and not kept"
-        yield from _shorten([f"  {line}" for line in end.lost.largest], most)
     yield f"outputs   {len(end.outputs)}, {messages.size(sum(output.size for output in end.outputs))}"
     for output in end.outputs:
         yield f"  {output.sha256.removeprefix('sha256:')[:16]}  {messages.size(output.size):>9}  {output.path}"

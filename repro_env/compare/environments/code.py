@@ -17,7 +17,7 @@ from repro_env.runs.start.report import shorten
 from repro_env.schema.environment import Git
 from repro_env.schema.errors import DataError, SourceError
 from repro_env.schema.spec import Data, Source, Spec
-from repro_env.store.specs.lookup import own_directories, runs_directory
+from repro_env.store.specs.lookup import own_directories
 from repro_env.store.store import Store
 
 
@@ -27,8 +27,6 @@ class Code(msgspec.Struct, frozen=True, kw_only=True):
     entries: Mapping[str, Entry]
     """By path. Captured sources have no entries for directories."""
     git: Git | None
-    outputs: frozenset[str] = frozenset()
-    """New files that are outputs of runs on the host, and therefore not code."""
     restored: frozenset[str] = frozenset()
     """Captured, git-ignored files that are missing here: runs use the captured ones."""
 
@@ -57,19 +55,16 @@ def live_code(source: Source, root: Path, spec_directory: Path, store: Store, *,
     tree = look(root, include=source.include, exclude=source.exclude, never=never, facts=False)
     files = [file for file in tree.found if file.key[:2] not in own_streams]
     entries = sort_with_parents(entries_of(files, store.hashes.of(root, files)))
-    captured = entries_from_notes(source.files)
-    new = [entry for entry in entries if entry.path not in captured]
     return Code(
         entries={entry.path: entry for entry in entries},
         git=tree.git,
-        outputs=snapshot.outputs_of_runs(new, runs_directory(spec_directory), store),
         restored=frozenset(entry.path for entry in snapshot.missing_ignored(source, root, entries)),
     )
 
 
 def compare(left: Code, right: Code) -> tuple[Difference, ...]:
     """Return the files that differ, then the differences of the git repositories."""
-    reasons = dict.fromkeys(right.outputs, snapshot.OUTPUT) | dict.fromkeys(right.restored, snapshot.RESTORED)
+    reasons = dict.fromkeys(right.restored, snapshot.RESTORED)
     differences = [
         Difference(
             level="source",
@@ -101,7 +96,7 @@ def check_unchanged(spec: Spec, spec_directory: Path, *, frozen: bool, store: St
     lines = [
         f"{marks.get(change.how, '~')} {change.path}"
         for change in changes(_files(captured), _files(live))
-        if change.path not in live.outputs | live.restored
+        if change.path not in live.restored
     ]
     if lines:
         differ = "1 file differs" if len(lines) == 1 else f"{len(lines)} files differ"

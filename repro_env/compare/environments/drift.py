@@ -20,14 +20,8 @@ from repro_env.schema.spec import Spec
 from repro_env.store.store import Store
 
 
-def check_host(options: RunOptions, spec: Spec, source: SourceDirectory) -> None:
+def check_host(spec: Spec, source: SourceDirectory) -> None:
     """Raise `DriftError` if the captured environment is not on this machine, or would import other code than the run's."""
-    if source.path is None and not options.private:
-        raise DriftError(
-            f"the host runner needs the code in a directory: {source.why}",
-            where="--runner host",
-            hint="name the directory with --source, or leave out --runner host",
-        )
     captured = plan.workspace_of(spec)
     if source.path is not None and str(source.path) != captured and (names := _imports_from(spec, captured)):
         raise DriftError(

@@ -21,8 +21,7 @@ from repro_env.compare.outputs.tensors import holds_tensors
 from repro_env.compare.traces import comparison, divergence
 from repro_env.io.files import open_regular, read_regular, sha256_of
 from repro_env.runs.records import checkpointstate, records
-from repro_env.sandbox import streams
-from repro_env.sandbox.host import copyrunner
+from repro_env.sandbox import host, streams
 from repro_env.sandbox.outputs import locate
 from repro_env.schema.errors import RecordError, UsageError
 from repro_env.schema.run import End, Mount, Start
@@ -42,8 +41,6 @@ class Side(msgspec.Struct, frozen=True):
     directory: Path
     """The directory of the run."""
     evidence: Evidence = Evidence()
-    copied: bool = False
-    """Whether the run used the host runner and a private copy of its source."""
 
     def below(self, path: str) -> Path | None:
         """Return the directory below which the file's path must not have a symlink (`io.files.open_regular`)."""
@@ -104,7 +101,7 @@ def side(directory: Path, end: End, mounts: Sequence[Mount]) -> Side:
                 )
             digests[path] = file.sha256
             places[path] = Path(sources[file.target], file.path) if file.path else Path(sources[file.target])
-    return Side(digests, places, end, directory, evidence(directory, start, end), copyrunner.COPIED in end.outcome.means)
+    return Side(digests, places, end, directory, evidence(directory, start, end))
 
 
 def evidence(directory: Path, start: Start, end: End) -> Evidence:
@@ -113,8 +110,7 @@ def evidence(directory: Path, start: Start, end: End) -> Evidence:
     Records do not have a time zone. A time without a zone is read in UTC and in the zone of this machine, so it is not
     evidence if the run was in another zone. Raises `RecordError` if the record has no valid times.
     """
-    copied = copyrunner.COPIED in end.outcome.means
-    workspace = str(copyrunner.copy_path(directory, start.source.path)) if copied else start.source.path
+    workspace = host.copy_path(directory, start.source.path) if start.runner == "host" else start.source.path
     names = [(name, "the run's directory") for name in (str(directory), directory.name)]
     names += random_names([output.path for output in end.outputs])
     try:
@@ -140,15 +136,6 @@ def kinds(side: Side, globs: Globs) -> set[Kind]:
         *(globs.of(path) for path in (*side.digests, *side.end.removed, *links)),
         *(globs.of(log.path, "console") for log in side.end.console if log.size),
     }
-
-
-def without_outside(side: Side) -> tuple[Side, int]:
-    """Return a side without the external files that its run wrote, and their number. A run in the live directory has none."""
-    outside = {output.path for output in side.end.outputs if output.path.startswith("/")}
-    digests = {path: digest for path, digest in side.digests.items() if path not in outside}
-    others = tuple(line for line in side.end.others if not line.startswith("/"))
-    end = msgspec.structs.replace(side.end, others=others)
-    return msgspec.structs.replace(side, digests=digests, end=end), len(outside) + len(side.end.others) - len(others)
 
 
 def compare(left: Side, right: Side, globs: Globs, look: CompareTensors) -> tuple[File, ...]:

@@ -33,10 +33,10 @@ def runner(
     if options.runner == "docker":
         from repro_env.sandbox.docker.runner import DockerRunner
 
-        return DockerRunner(image, hidden=hidden, bound=options.keep_outside)
+        return DockerRunner(image, hidden=hidden)
     from repro_env.sandbox.embedded.runner import EmbeddedRunner
 
-    return EmbeddedRunner(image, hidden=hidden, bound=options.keep_outside)
+    return EmbeddedRunner(image, hidden=hidden)
 
 
 def launch(
@@ -71,10 +71,10 @@ def run(launch: Launch, directory: Path, spec: Spec, options: RunOptions, store:
     The host runner does not move the launch's files. The image's bytecode is not mounted.
     """
     if options.runner == "host":
-        from repro_env.sandbox.host.copyrunner import HostCopyRunner
+        from repro_env.sandbox.host import HostRunner
 
         tree = store.layers.path(launch.snapshot)
         if tree is None:
             raise StoreError("this layer is not in the store", where=launch.snapshot, hint="run the command again")
-        return HostCopyRunner(tree).run(launch, directory=directory)
+        return HostRunner(tree).run(launch, directory=directory)
     return runner(spec, options, store).run(launch, directory=directory)

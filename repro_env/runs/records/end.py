@@ -16,7 +16,7 @@ from repro_env.runs.records import notes as noted
 from repro_env.sandbox import outputs, plan, streams
 from repro_env.schema import fingerprints, redact
 from repro_env.schema.environment import values_of
-from repro_env.schema.run import End, Launch, LocalFacts, Lost, Outcome, Output, Start
+from repro_env.schema.run import End, Launch, LocalFacts, Outcome, Output, Start
 from repro_env.store.store import Store
 
 
@@ -31,7 +31,6 @@ def read_end(
     removed: Sequence[str],
     problems: Sequence[str],
     after: checkpointstate.Listing | None,
-    lost: Lost | None = None,
     store: Store,
 ) -> End:
     """Read everything in the run directory. `started`: digest of `start.json`. `problems`: lines to add to `others`."""
@@ -64,7 +63,6 @@ def read_end(
         trace=keep_trace(launch, run_directory),
         after=checkpointstate.digest(after),
         console=hash_console(run_directory),
-        lost=lost,
         resumed=parents.from_checkpoints(notes.resumed, [run_directory.parent, *store.run_directories.paths()], start.id),
     )
 

@@ -66,14 +66,10 @@ def collect(
         if path is None:
             tell(f"this run does not have the captured data {data.path}")
             continue
-        target = data.path
-        if options.is_in_place:
-            target = path  # the command reads the data at their own path, so no mount is needed
-        else:
-            found_mounts.append(Mount(kind="data", source=path, target=target))
-            if options.runner == "host":
-                check_mount(options, spec, found_mounts[-1])
-        facts.append(DataFact(source=path, target=target, kind="data", digest=data.digest))
+        found_mounts.append(Mount(kind="data", source=path, target=data.path))
+        if options.runner == "host":
+            check_mount(options, spec, found_mounts[-1])
+        facts.append(DataFact(source=path, target=data.path, kind="data", digest=data.digest))
     return RunData((*mounts, *found_mounts), tuple(sorted(facts, key=lambda fact: fact.target)))
 
 

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 
 from repro_env.environment.machine import variables
 from repro_env.runs.records.ids import short
-from repro_env.runs.start import snapshot, sourcedirectory
+from repro_env.runs.start import sourcedirectory
 from repro_env.runs.start.inputs import Inputs
 from repro_env.runs.start.request import RunOptions
-from repro_env.sandbox import plan
-from repro_env.sandbox.host import landlock
+from repro_env.sandbox import landlock, plan
 from repro_env.schema import redact
 from repro_env.schema.environment import values_of
 from repro_env.schema.progress import Tell
@@ -27,13 +26,13 @@ def announce(inputs: Inputs, tell: Tell) -> None:
     options, start = inputs.options, inputs.start
     how = f", image {start.image.removeprefix('sha256:')[:12]}"
     if options.runner == "host":
-        how = f" on the host, without isolation{', in a private copy of the source' if options.private else ''}"
+        how = " on the host, without isolation, in a private copy of the source"
     tell(f"run {short(start.id)}{how}, seed {start.seed}; {_source(inputs)}")
     if start.ids == "seeded":
         tell("random IDs come from the seed and are predictable: do not use them as secrets (to change this: --ids system)")
     if start.source.directory is not None and (hint := _source_hint(inputs)):
         tell(f"{options.here} is not the source of this run{hint}")
-    if options.private and not _is_confined(options):
+    if not _is_confined(options):
         tell.warn("this kernel has no Landlock (Linux 5.19): the command can write to your files if it uses absolute paths")
     for text in _unused(inputs):
         tell(text)
@@ -52,13 +51,11 @@ def _source(inputs: Inputs) -> str:
     moved = "" if fact.directory == plan.workspace_of(inputs.spec) else f"{fact.directory} "
     ignored = f", and {shorten(fact.ignored, ', ', _FEW)} (git-ignored)" if fact.ignored else ""
     ignored += f", and a copy of {shorten(fact.siblings, ', ', _FEW)}" if fact.siblings else ""
-    changes = [line for line in fact.differs if not line.endswith(f"({snapshot.OUTPUT})")]
-    outputs = len(fact.differs) - len(changes)
     restored = f", with the captured {shorten(fact.restored, ', ', _FEW)} (git-ignored, missing here)" if fact.restored else ""
-    more = (f", with {outputs:,} output{'s' * (outputs > 1)} of earlier host runs" if outputs else "") + restored + ignored
-    if not changes:
+    more = restored + ignored
+    if not fact.differs:
         return f"source {moved}as captured{more}"
-    return f"{f'source {moved}' if moved else ''}changed since capture: {shorten(changes, ', ', _FEW)}{more}"
+    return f"{f'source {moved}' if moved else ''}changed since capture: {shorten(fact.differs, ', ', _FEW)}{more}"
 
 
 def _source_hint(inputs: Inputs) -> str:
@@ -72,7 +69,7 @@ def _source_hint(inputs: Inputs) -> str:
 
 def _is_confined(options: RunOptions) -> bool:
     """Whether the command cannot write to the user's own files."""
-    return options.runner != "host" or (options.private and landlock.is_available())
+    return options.runner != "host" or landlock.is_available()
 
 
 def _details(inputs: Inputs) -> Iterator[str]:

@@ -14,7 +14,6 @@ import msgspec
 from repro_env.environment.machine import variables
 from repro_env.oci import paths as layout
 from repro_env.sandbox import plan
-from repro_env.sandbox.externaloutputs import Bound
 from repro_env.schema.environment import Variable, values_of
 from repro_env.schema.errors import DataError, UsageError
 from repro_env.schema.progress import Tell
@@ -55,14 +54,10 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     network: bool = False
     gpus: int | Literal["all"] = 0
     frozen: bool = False
-    private: bool = False
-    """Run on the host in a private copy of the source (`sandbox.host.copyrunner`), not in the source directory itself."""
     source: Path | None = None
     """The source directory, if the user named one."""
     data_changed: bool = False
     runs: Path | None = None
-    keep_outside: Bound = Bound()
-    """How much of what the command writes outside the project is kept."""
     recorded: Start | None = None
     """The start of the recorded run to run again; None for a new run. Its source replaces the captured one, and has only those of
     its data that are in the store. `here` is a path inside the run."""
@@ -70,11 +65,6 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Keep the run directory. If not, messages do not mention it."""
     output: bool = True
     """Forward what the command prints to stdout and stderr."""
-
-    @property
-    def is_in_place(self) -> bool:
-        """Whether the command runs in the source directory itself, not in the image or in a private copy."""
-        return self.runner == "host" and not self.private
 
 
 def variables_of(options: RunOptions) -> tuple[tuple[Variable, ...], tuple[GivenVariable, ...]]:
@@ -184,9 +174,9 @@ def mounts_of(options: RunOptions, spec: Spec, here: Path, tell: Tell) -> tuple[
 
 
 def check_mount(options: RunOptions, spec: Spec, mount: Mount) -> None:
-    """Raise `UsageError` if the host runner cannot show a mount at its target: only private copies can show other paths."""
-    private_roots = (f"{plan.workspace_of(spec)}/", f"{user_of(options.environ).home}/") if options.private else ()
-    if os.path.realpath(mount.target) != mount.source and not mount.target.startswith(private_roots):
+    """Raise `UsageError` if the host runner cannot show a mount at its target: it copies only the source and HOME."""
+    copied = (f"{plan.workspace_of(spec)}/", f"{user_of(options.environ).home}/")
+    if os.path.realpath(mount.target) != mount.source and not mount.target.startswith(copied):
         raise UsageError(
             f"the host runner cannot mount {mount.kind} at another path",
             where=f"--{mount.kind} {mount.source}:{mount.target}",

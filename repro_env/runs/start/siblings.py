@@ -32,7 +32,7 @@ def names_for_run(
     Empty if the code was not captured in this directory with this store. `here`: the working directory inside the run.
     """
     recorded = sourcedirectory.recall_siblings(spec, directory, store)
-    if recorded is None or options.is_in_place:
+    if recorded is None:
         return ()
     workspace = plan.workspace_of(spec)
     paths = (posixpath.relpath(path, workspace) for path in plan.named_paths(options.command, here=str(here)))

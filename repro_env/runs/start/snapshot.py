@@ -13,8 +13,6 @@ import msgspec
 from repro_env.io.files import FileContents, output_files, walk
 from repro_env.oci import layer
 from repro_env.oci.entry import Contents, Entry, entries_from_notes, entries_of, find_misplaced, members, sort_with_parents
-from repro_env.runs.lineage.families import producers
-from repro_env.runs.records.index import Index
 from repro_env.schema import redact
 from repro_env.schema.errors import ArtifactError, CaptureError, ReproEnvError, SourceError
 from repro_env.schema.run import SourceFact
@@ -25,8 +23,6 @@ from repro_env.store.specs.lookup import own_directories
 from repro_env.store.store import Store
 
 _FACT = "source-tree"
-OUTPUT = "output of a run on the host"
-"""Note in `SourceFact.differs` on a file that such a run wrote to the directory."""
 RESTORED = "git-ignored and missing here: runs use the captured file"
 _UNAVAILABLE = "git-ignored, and the captured file is not on this machine"
 _TRIES = 2
@@ -96,8 +92,6 @@ def take(
     differs: tuple[str, ...] = ()
     if diff_id != source.tree.sha256:
         differs = compare(entries_from_notes(source.files), _by_path(live.entries))
-        outputs = outputs_of_runs([entry for entry in live.entries if f"+ {entry.path}" in differs], runs, store)
-        differs = tuple(f"{line} ({OUTPUT})" if line[2:] in outputs else line for line in differs)
         differs = tuple(f"{line} ({_UNAVAILABLE})" if line[2:] in unavailable else line for line in differs)
     everything = sort_with_parents([*live.entries, *live.ignored])
     full_diff_id = add_tree(everything, contents, store) if live.ignored else diff_id
@@ -234,17 +228,6 @@ def _unpack(source: Source, spec_directory: Path, store: Store) -> Path:
     if layer is not None:
         return layer
     return store.layers.unpack(source.tree.sha256, SpecBlobs(spec_directory / "blobs").tree(source.tree), size=source.tree.size)
-
-
-def outputs_of_runs(new: Sequence[Entry], runs: Path, store: Store) -> frozenset[str]:
-    """Return the paths of the new files that are outputs of recorded runs on the host, and so are not code."""
-    files = {entry.path: bytes.fromhex(entry.sha256) for entry in new if entry.kind == "file" and entry.size}
-    if not files or not runs.is_dir():
-        return frozenset()
-    listing = Index(store.runs).listing(runs, outputs=True)
-    host_runs = {run.id: run for run in listing.runs if run.runner == "host"}
-    written = producers(set(files.values()), host_runs, listing.outputs)
-    return frozenset(path for path, digest in files.items() if digest in written)
 
 
 def compare(old: Mapping[str, Entry], new: Mapping[str, Entry]) -> tuple[str, ...]:

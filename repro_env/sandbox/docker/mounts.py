@@ -17,8 +17,8 @@ from repro_env.sandbox import filesystem, memory, workspace
 from repro_env.sandbox.docker import container
 from repro_env.sandbox.docker.container import Bind, Resources
 from repro_env.sandbox.embedded import rootfs, stage
-from repro_env.sandbox.outputs import OUTSIDE
 from repro_env.sandbox.image import Image
+from repro_env.sandbox.outputs import OUTSIDE
 from repro_env.sandbox.workspace import make_file_point, make_mount_points
 from repro_env.schema.errors import RunError
 from repro_env.schema.run import Launch

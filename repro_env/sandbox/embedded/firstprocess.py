@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NoReturn
@@ -18,7 +17,7 @@ from repro_env.oci import paths
 from repro_env.sandbox import command, kernel, session
 from repro_env.sandbox.embedded import namespaces, seccomp
 from repro_env.sandbox.embedded.stage import Stage
-from repro_env.sandbox.session import Started
+from repro_env.sandbox.session import Connection, Started
 from repro_env.schema.errors import SandboxError
 from repro_env.schema.run import Launch
 
@@ -27,7 +26,7 @@ WATCHED = session.FORWARDED | {signal.SIGCHLD}
 _INIT = f"{paths.SEEDS}/guest/init.py"
 
 
-def main(launch: Launch, stage: Stage, *, out: socket.socket, mask: set[int], umask: int) -> NoReturn:
+def main(launch: Launch, stage: Stage, *, out: Connection, mask: set[int], umask: int) -> NoReturn:
     """Make the root, enter it, start the command, and become `guest/init.py`.
 
     `mask` and `umask` are the caller's; the command gets them. Signals in `WATCHED` are already blocked and have no handlers.
@@ -51,7 +50,7 @@ def main(launch: Launch, stage: Stage, *, out: socket.socket, mask: set[int], um
         fail(out, error)
 
 
-def fail(out: socket.socket, error: BaseException) -> NoReturn:
+def fail(out: Connection, error: BaseException) -> NoReturn:
     """Report an error to the supervisor and end this process."""
     try:
         session.send_error(out, error)
@@ -92,7 +91,7 @@ def _filter_calls() -> list[str]:
     return []
 
 
-def _become_command(launch: Launch, stage: Stage, ready: int, *, out: socket.socket, mask: set[int], umask: int) -> NoReturn:
+def _become_command(launch: Launch, stage: Stage, ready: int, *, out: Connection, mask: set[int], umask: int) -> NoReturn:
     """Execute the command, after the first process has executed its program."""
     try:
         stage.streams.replace()

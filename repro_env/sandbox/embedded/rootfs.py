@@ -12,7 +12,8 @@ import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from repro_env.sandbox import filesystem, kernel, overlay
+from repro_env.sandbox import filesystem, kernel
+from repro_env.sandbox.embedded import overlay
 from repro_env.sandbox.workspace import make_file_point
 from repro_env.schema.errors import RunError, SandboxError
 from repro_env.schema.run import User

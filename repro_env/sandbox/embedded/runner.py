@@ -49,11 +49,13 @@ class EmbeddedRunner(Runner):
                     stage = Stage(launch, directory, self._image, streams, stack, overlay=False)
                     result = supervise(launch, stage)
                 if result.refused:
-                    raise SandboxError(f"the kernel refuses to mount the image ({result.refused.why})", hint="run `repro-env doctor`")
+                    raise SandboxError(
+                        f"the kernel refuses to mount the image ({result.refused.why})", hint="run `repro-env doctor`"
+                    )
             except SandboxError as error:
-                from repro_env.sandbox.doctor import trials
+                from repro_env.sandbox import doctor
 
-                raise trials.explain(error, self._image.store, directory) from None
+                raise doctor.explain(error, self._image.store, directory) from None
             starved = has_starved()
         means = [f"root: {stage.root.means}", *([] if self._image.bytecode else ["bytecode: none"]), stage.user, *result.notes]
         return outcome(result.code, "embedded", means, starved=starved)

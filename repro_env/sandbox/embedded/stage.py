@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 from collections.abc import Sequence
 from pathlib import Path
 
 from repro_env.oci import paths as layout
 from repro_env.sandbox import kernel, session, workspace
 from repro_env.sandbox.embedded import idmap, namespaces, rootfs
-from repro_env.sandbox.outputs import OUTSIDE
 from repro_env.sandbox.image import Image
-from repro_env.sandbox.session import Refused
+from repro_env.sandbox.outputs import OUTSIDE
+from repro_env.sandbox.session import Connection, Refused
 from repro_env.sandbox.streams import Streams
 from repro_env.schema.errors import DataError, SandboxError
 from repro_env.schema.run import Launch
@@ -81,7 +80,7 @@ class Stage:
                 hint="run `repro-env doctor` for the cause and its fix",
             ) from None
 
-    def make_root(self, out: socket.socket) -> list[str]:
+    def make_root(self, out: Connection) -> list[str]:
         """Make the root and enter it, as the first process of the run. Returns notes for the record."""
         launch = self._launch
         os.umask(0o022)

@@ -6,19 +6,18 @@ import contextlib
 import os
 import select
 import signal
-import socket
 from typing import NoReturn
 
 from repro_env.sandbox import kernel, session
 from repro_env.sandbox.embedded import firstprocess
 from repro_env.sandbox.embedded.stage import Stage
-from repro_env.sandbox.session import SignalQueue, queue_signals
+from repro_env.sandbox.session import Connection, SignalQueue, queue_signals
 from repro_env.schema.run import Launch
 
 
 def supervise(launch: Launch, stage: Stage) -> session.Result:
     """Start the processes, and attend to them until they have ended. Raises `ReproEnvError` if the command cannot be started."""
-    connection, other = socket.socketpair()
+    connection, other = session.connect()
     supervisor = os.getpid()
     with queue_signals() as queue, connection:
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, firstprocess.WATCHED)  # also blocked in the children
@@ -39,7 +38,7 @@ def supervise(launch: Launch, stage: Stage) -> session.Result:
 
 
 def _run_intermediate_process(
-    launch: Launch, stage: Stage, out: socket.socket, queue: SignalQueue, *, supervisor: int, mask: set[int]
+    launch: Launch, stage: Stage, out: Connection, queue: SignalQueue, *, supervisor: int, mask: set[int]
 ) -> NoReturn:
     """Enter the namespaces, start the first process in them, and wait for it. Called in a newly forked child of the supervisor.
 

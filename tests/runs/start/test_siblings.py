@@ -57,8 +57,6 @@ def test_a_run_sees_siblings_only_of_code_captured_in_its_directory_with_its_sto
     assert names(made, tmp_path / "clone", store, "../typed") == ()
     assert names(made, None, store) == ()
     assert names(made, project, Store.open(tmp_path / "foreign")) == ()
-    assert names(made, project, store, runner="host") == ()
-    assert names(made, project, store, runner="host", private=True) == ("../data",)
     (tmp_path / "link").symlink_to("project")
     assert names(made, tmp_path / "link", store) == ("../data",)
 

@@ -13,30 +13,25 @@ import msgspec
 import pytest
 
 from repro_env.io.engine import Engine, Facts
+from repro_env.io.package import GUEST
 from repro_env.oci import paths
-from repro_env.sandbox.docker import container, runner, watcher
-from repro_env.sandbox.docker import mounts as place
+from repro_env.sandbox.docker import container, runner
 from repro_env.sandbox.docker.container import Bind, Resources, to_container, writable_directories
-from repro_env.sandbox.docker.privatedirectories import cover, find_in_image
-from repro_env.sandbox.docker.streams import _Frames
-from repro_env.sandbox.scratch import Scratch
+from repro_env.sandbox.docker.mounts import cover, find_in_image
 from repro_env.schema.environment import Variable
 from repro_env.schema.errors import EngineError
 from repro_env.schema.run import Launch, Mount, User
 
 DIGEST = "sha256:" + "1" * 64
 RESOURCES = Resources(
-    scratch="/runs/x/.scratch",
-    origin="boot 1",
     control="/runs/x/.scratch/control",
     interpreter="/opt/python/bin/python3",
     workspace="/runs/x/files",
-    binds=(Bind(source="/runs/x/.scratch/root-tmp", target="/tmp", read_only=False),),
+    binds=(Bind(source="/runs/x/outside/tmp", target="/tmp", read_only=False),),
     groups=(7, 9),
     shm_size=1 << 30,
     memory=0,
     cpus="",
-    terminal=False,
     keep_id=False,
 )
 
@@ -78,9 +73,9 @@ def test_a_container_has_no_privileges() -> None:
         "-I",
         "-S",
         "-B",
-        f"{container.INIT}/init.py",
+        f"{paths.SEEDS}/guest/init.py",
         "start",
-        container.INIT,
+        f"{container.CONTROL}/{container.SOCKET}",
     ]
 
 
@@ -96,9 +91,9 @@ def test_mounts_are_ordered_outermost_first_and_data_is_read_only() -> None:
     assert [(mount["Target"], mount["Source"], mount["ReadOnly"]) for mount in host["Mounts"]] == [
         ("/ckpt", "/c", False),
         ("/data", "/d/set", True),
-        ("/tmp", "/runs/x/.scratch/root-tmp", False),
+        ("/tmp", "/runs/x/outside/tmp", False),
         ("/train", "/runs/x/files", False),
-        (container.INIT, "/runs/x/.scratch/control", False),
+        (container.CONTROL, "/runs/x/.scratch/control", True),
         (paths.NOTES, "/runs/x/notes", False),
         (paths.SEEDS, "/tool/repro_env", True),
     ]
@@ -151,12 +146,8 @@ def test_files_of_the_image_are_mounted_in_a_covered_directory(tmp_path: Path) -
     (image / "home/ann/link").symlink_to("/etc")
     (image / "tmp").symlink_to("/")  # hostile: following it would lead to this machine's root
 
-    def private(path: str) -> Path:
-        directory = tmp_path / path.replace("/", "-")
-        directory.mkdir()
-        return directory
-
-    binds = list(cover(["/tmp", "/home/ann"], image, ["/home/ann/proj/data", "/home/ann/.pyenv/mine"], private))
+    outside = tmp_path / "outside"
+    binds = list(cover(["/home/ann", "/tmp"], image, ["/home/ann/proj/data", "/home/ann/.pyenv/mine"], outside))
     assert {bind.target: bind.read_only for bind in binds} == {
         "/tmp": False,
         "/home/ann": False,
@@ -165,10 +156,10 @@ def test_files_of_the_image_are_mounted_in_a_covered_directory(tmp_path: Path) -
         "/home/ann/.rc": True,
         "/home/ann/proj/old": True,
     }
-    own = tmp_path / "-home-ann"
+    own = outside / "home/ann"
     assert (own / "link").readlink() == Path("/etc")
     assert (own / ".local/share/a").is_dir()
-    assert not list((tmp_path / "-tmp").iterdir())
+    assert not list((outside / "tmp").iterdir())
 
 
 def test_symlinks_of_an_image_are_not_followed_on_this_machine(tmp_path: Path) -> None:
@@ -206,34 +197,12 @@ def test_a_rootless_docker_is_refused_to_plain_users(monkeypatch: pytest.MonkeyP
     runner.check_engine(Engine(None, "unix:///x", msgspec.structs.replace(FACTS, rootless=True, product="Podman")))
 
 
-@pytest.mark.parametrize("size", [1, 3, 7, 8, 9, 100])
-def test_frames_are_parsed_from_pieces_of_any_size(size: int) -> None:
-    stream = b"\1\0\0\0\0\0\0\3abc" + b"\2\0\0\0\0\0\0\0" + b"\2\0\0\0\0\0\0\2xy" + b"\1\0\0\0\0\0\0\1d"
-    frames = _Frames(terminal=False)
-    output = {1: b"", 2: b""}
-    for start in range(0, len(stream), size):
-        for number, part in frames.feed(stream[start : start + size]):
-            output[number] += part
-    assert output == {1: b"abcd", 2: b"xy"}
-
-
-def test_a_run_is_over_if_its_scratch_directory_is_not_locked(tmp_path: Path) -> None:
-    locked = Scratch(tmp_path / "locked")
-    (tmp_path / "unlocked").mkdir()
-    try:
-        is_over = {name: watcher.is_over(str(tmp_path / name), is_local=True) for name in ("locked", "unlocked", "missing")}
-    finally:
-        locked.remove()
-    assert is_over == {"locked": False, "unlocked": True, "missing": True}
-    assert not watcher.is_over(str(tmp_path / "missing"), is_local=False), "this process may not see the directory"
-
-
 def test_init_refuses_to_run_unless_it_is_pid_1(tmp_path: Path) -> None:
     """As another process, it would end all processes of its user."""
-    done = subprocess.run([sys.executable, "-I", "-S", place.INIT, tmp_path], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-I", "-S", GUEST / "init.py", tmp_path], capture_output=True, text=True, check=False)
     assert (done.returncode, "must run as PID 1" in done.stderr) == (1, True)
     assert not list(tmp_path.iterdir())
 
 
 def test_init_has_the_syntax_of_python_3_8() -> None:
-    ast.parse(place.INIT.read_text(), feature_version=(3, 8))
+    ast.parse((GUEST / "init.py").read_text(), feature_version=(3, 8))

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from repro_env.sandbox import filesystem
-from repro_env.sandbox.embedded.stage import Strategy
 from repro_env.schema.environment import Variable
 from repro_env.schema.run import ImageTree, Mount, User
 from tests.fakes import rootfs
@@ -20,21 +19,19 @@ from tests.parts import need
 from tests.sandbox.conftest import REPOSITORY, Place, environ, open_place, python
 
 
-@pytest.fixture(params=["disk", "memory", "links"])
+@pytest.fixture(params=["overlay", "links"])
 def any_root(request: pytest.FixtureRequest, place: Place) -> Place:
     """A place for each way to mount the root."""
-    place.strategy = Strategy(root=request.param, workspace="copy" if request.param == "links" else "overlay")
+    place.overlay = request.param == "overlay"
     return place
 
 
 HOME = tuple(Variable(name=name, value=value) for name, value in (("HOME", "/home/ann"), ("PATH", f"{rootfs.PREFIX}/bin:/bin")))
-MEANS = {"disk": "root: overlay", "memory": "root: overlay, upper layer in memory", "links": "root: links"}
 
 
-def test_the_record_names_the_strategy(any_root: Place) -> None:
-    assert any_root.strategy
+def test_the_record_names_the_way_of_mounting(any_root: Place) -> None:
     means = any_root.sh(":").outcome.means
-    assert means[:2] == (MEANS[any_root.strategy.root], f"workspace: {any_root.strategy.workspace}")
+    assert means[0] == f"root: {'overlay' if any_root.overlay else 'links'}"
     assert ("user: namespace" in means) == (any_root.uid != 0)
     assert not any(line.startswith(("proc:", "sys:", "pts:")) for line in means)
 
@@ -252,7 +249,7 @@ def _runs_in(place: Place, image: Path) -> None:
     place.store = place.root / "store"
     subprocess.run(["cp", "-a", str(image), str(place.store)], check=True)
     result = place.sh("echo new > new; rm old.txt; cat /srv/captured/venv/note")
-    assert (result.outcome.exit_code, result.outcome.means[:2]) == (0, ("root: overlay", "workspace: overlay"))
+    assert (result.outcome.exit_code, result.outcome.means[0]) == (0, "root: overlay")
     assert (result.files, result.answer.removed) == ({"new": "new\n"}, ("old.txt",))
 
 
@@ -264,7 +261,7 @@ def test_the_workspace_can_have_an_unusual_name(place: Place, workspace: str) ->
 
 
 def test_the_merged_tree_is_made_once_from_hard_links_to_the_store(place: Place) -> None:
-    place.strategy = Strategy(root="links", workspace="copy")
+    place.overlay = False
     image = rootfs.digest(77)
     place.sh(":", image=image)
     tree = place.store / "merged" / image.removeprefix("sha256:")
@@ -276,7 +273,7 @@ def test_the_merged_tree_is_made_once_from_hard_links_to_the_store(place: Place)
 
 
 def test_an_incomplete_merged_tree_is_made_again(place: Place) -> None:
-    place.strategy = Strategy(root="links", workspace="copy")
+    place.overlay = False
     image = rootfs.digest(78)
     half = place.store / "merged" / f".{image.removeprefix('sha256:')}.0000"
     half.mkdir(parents=True)

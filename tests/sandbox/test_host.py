@@ -1,23 +1,25 @@
-"""The host runner on a private copy: which paths are relocated, and what the command cannot change."""
+"""The host runner: how a command ends, which paths are relocated, and what the command cannot change."""
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from repro_env.sandbox import externaloutputs as outside
-from repro_env.sandbox.host import copyrunner, landlock
-from repro_env.sandbox.host.copyrunner import HostCopyRunner
-from repro_env.sandbox.workspace import harvest
+from repro_env.sandbox import host, kernel, landlock
+from repro_env.sandbox.host import HostRunner
+from repro_env.sandbox.workspace import collect
 from repro_env.schema.environment import Variable
-from repro_env.schema.errors import CommandMissingError, DataError
-from repro_env.schema.run import ImageTree, Launch, Mount, User
+from repro_env.schema.errors import CommandMissingError, RunError
+from repro_env.schema.run import ImageTree, Launch, Mount, Outcome, User
 from tests.sandbox import launches
 
 
@@ -37,12 +39,16 @@ def launch(tmp_path: Path) -> Launch:
     )
 
 
+def start(launch: Launch, tmp_path: Path, *argv: str) -> Outcome:
+    """Run a command."""
+    return HostRunner(tmp_path / "snapshot").run(msgspec.structs.replace(launch, argv=argv), directory=tmp_path / "run")
+
+
 def run(launch: Launch, tmp_path: Path, code: str) -> tuple[int, tuple[str, ...], list[str]]:
     """Run Python code. Returns (exit code, removed files, outputs)."""
-    runner = HostCopyRunner(tmp_path / "snapshot")
-    outcome = runner.run(msgspec.structs.replace(launch, argv=(sys.executable, "-c", code)), directory=tmp_path / "run")
+    outcome = start(launch, tmp_path, sys.executable, "-c", code)
     files = tmp_path / "run" / "files"
-    removed = runner.collect(Path(launch.workspace), tmp_path / "snapshot", files)
+    removed = collect(tmp_path / "run", tmp_path / "snapshot")
     assert {path.name for path in (tmp_path / "run").iterdir()} - {"outside"} == {"files", "notes"}
     outputs = [path.relative_to(files).as_posix() for path in files.rglob("*") if path.is_symlink() or not path.is_dir()]
     return outcome.exit_code, removed, sorted(outputs)
@@ -114,10 +120,6 @@ def test_a_checkpoint_directory_can_be_written(launch: Launch, tmp_path: Path) -
 
 def test_symlinks_of_the_source_or_the_command_are_not_followed(launch: Launch, tmp_path: Path) -> None:
     (tmp_path / "snapshot" / "data").symlink_to(tmp_path / "outside")
-    mount = Mount(kind="data", source=str(tmp_path / "home"), target=f"{launch.workspace}/data/mine")
-    with pytest.raises(DataError, match="leads through a symbolic link of the source"):
-        HostCopyRunner(tmp_path / "snapshot").run(msgspec.structs.replace(launch, mounts=(mount,)), directory=tmp_path / "home")
-    (tmp_path / "snapshot" / "data").unlink()
     (tmp_path / "outside" / "in").symlink_to("mine")
     mount = Mount(kind="data", source=str(tmp_path / "home"), target=f"{launch.workspace}/data/in")
     code = f"import os; os.rename('../data', '../old'); os.symlink({str(tmp_path / 'outside')!r}, '../data')"
@@ -131,30 +133,21 @@ def test_a_command_that_replaces_its_directory_by_a_link_has_no_outputs(launch: 
     assert (tmp_path / "outside" / "mine").exists()
 
 
-def test_a_missing_program_leaves_no_scratch_directory(launch: Launch, tmp_path: Path) -> None:
-    with pytest.raises(CommandMissingError):
-        HostCopyRunner(tmp_path / "snapshot").run(
-            msgspec.structs.replace(launch, argv=("nothing-here",)), directory=tmp_path / "run"
-        )
-    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [".copied", "files", "notes"]
-
-
 def test_the_outputs_of_a_killed_run_are_restored(launch: Launch, tmp_path: Path) -> None:
     code = f"""
 import os, sys; sys.path[:0] = {sys.path!r}
 from pathlib import Path
 from repro_env.schema.run import Launch
-from repro_env.sandbox.host.copyrunner import HostCopyRunner
+from repro_env.sandbox.host import HostRunner
 import msgspec
 launch = msgspec.json.decode({msgspec.json.encode(launch)!r}, type=Launch)
 words = (sys.executable, "-c", "import os, signal; open('out', 'w').write('out'); os.kill(os.getppid(), signal.SIGKILL)")
-HostCopyRunner(Path({str(tmp_path / "snapshot")!r})).run(msgspec.structs.replace(launch, argv=words), directory=Path({str(tmp_path / "run")!r}))
+HostRunner(Path({str(tmp_path / "snapshot")!r})).run(msgspec.structs.replace(launch, argv=words), directory=Path({str(tmp_path / "run")!r}))
 """
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGKILL
-    copyrunner.restore(tmp_path / "run", launch.workspace)
-    assert harvest(tmp_path / "run" / "files", tmp_path / "snapshot") == ()
+    host.restore(tmp_path / "run", launch.workspace)
+    assert collect(tmp_path / "run", tmp_path / "snapshot") == ()
     assert [path.name for path in (tmp_path / "run" / "files").rglob("*") if path.is_file()] == ["out"]
-    outside.settle(tmp_path / "run")
     assert not (tmp_path / "run" / "outside").exists()
 
 
@@ -179,8 +172,114 @@ def test_arguments_and_variables_are_relocated_to_the_copy_except_paths_of_the_e
         trees=(ImageTree(root="/opt/env", target=f"{workspace}/conda"),),
         notes=f"{workspace}/runs/x/notes",
     )
-    relocated = copyrunner.relocate(original, Path("/root-of-run"), Path("/t"))
+    relocated = host.relocate(original, Path("/root-of-run"), "/t")
     assert relocated.argv == tuple(words.values())
     values = {variable.name: variable.value for variable in relocated.env}
     assert [values[f"V{number:02}"] for number in range(len(words))] == list(words.values())
     assert (relocated.cwd, values["HOME"]) == (f"/root-of-run{workspace}/sub", f"/root-of-run{launch.user.home}")
+
+
+@pytest.mark.parametrize(
+    ("argv", "code"),
+    [
+        ((sys.executable, "-c", "raise SystemExit(7)"), 7),
+        ((sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"), 137),
+        # The command has the default handlers, although the runner handles these signals.
+        ((sys.executable, "-c", "import os; os.kill(os.getpid(), 2)"), 130),
+        (("/bin/sh", "-c", "kill -PIPE $$; exit 3"), 141),
+    ],
+)
+def test_the_exit_code_is_that_of_the_command(launch: Launch, tmp_path: Path, argv: tuple[str, ...], code: int) -> None:
+    assert start(launch, tmp_path, *argv).exit_code == code
+
+
+RUN = """
+import signal, sys
+from pathlib import Path
+import msgspec
+from repro_env.schema.run import Launch
+from repro_env.sandbox.host import HostRunner
+before = signal.getsignal(signal.SIGTERM)
+launch = msgspec.json.decode(sys.argv[1], type=Launch)
+outcome = HostRunner(Path(sys.argv[2], "snapshot")).run(launch, directory=Path(sys.argv[2], "run"))
+print(outcome.exit_code, signal.getsignal(signal.SIGTERM) == before)
+"""
+
+
+def line(launch: Launch, tmp_path: Path, code: str) -> list[str]:
+    """A command that runs Python code in a separate process, and prints its exit code."""
+    launch = msgspec.structs.replace(launch, argv=(sys.executable, "-c", code))
+    return [sys.executable, "-c", RUN, msgspec.json.encode(launch).decode(), str(tmp_path)]
+
+
+def test_signals_reach_the_command_and_do_not_end_the_runner(launch: Launch, tmp_path: Path) -> None:
+    code = """
+import signal
+numbers = [signal.SIGTERM, signal.SIGINT]
+signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+print("ready", flush=True)
+got = {signal.sigwait(numbers), signal.sigwait(numbers)}
+raise SystemExit(5 if got == set(numbers) else 6)
+"""
+    with subprocess.Popen(line(launch, tmp_path, code), stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
+        assert process.communicate(timeout=100)[0] == "5 True\n"
+
+
+def test_signals_that_the_caller_ignores_are_ignored_by_the_command(launch: Launch, tmp_path: Path) -> None:
+    """As with nohup(1): the end of the session must not end the command."""
+    code = "import os, signal; os.kill(os.getpid(), signal.SIGHUP); raise SystemExit(7)"
+    words = ["sh", "-c", "trap '' HUP; exec \"$@\"", "sh", *line(launch, tmp_path, code)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=100)
+    assert done.stdout == "7 True\n", done.stderr
+
+
+def test_a_killed_runner_ends_the_command(launch: Launch, tmp_path: Path) -> None:
+    code = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+    with subprocess.Popen(line(launch, tmp_path, code), stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        pid = int(process.stdout.readline())
+        process.kill()
+    deadline = time.monotonic() + 100
+    while Path(f"/proc/{pid}").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_the_error_for_a_command_that_cannot_start_has_the_reason(launch: Launch, tmp_path: Path) -> None:
+    for word in ("no-such-command", str(tmp_path / "none")):
+        with pytest.raises(CommandMissingError, match=word):
+            start(launch, tmp_path, word)
+        restart(tmp_path)
+    (tmp_path / "plain").write_text("x")
+    with pytest.raises(RunError, match="not executable"):
+        start(launch, tmp_path, str(tmp_path / "plain"))
+    restart(tmp_path)
+    with pytest.raises(RunError, match="No such file"):
+        start(msgspec.structs.replace(launch, cwd=str(tmp_path / "gone")), tmp_path, "true")
+
+
+def restart(tmp_path: Path) -> None:
+    """Make an empty run directory again."""
+    shutil.rmtree(tmp_path / "run")
+    (tmp_path / "run" / "notes").mkdir(parents=True)
+
+
+def test_addresses_are_fixed_only_for_the_command(launch: Launch, tmp_path: Path) -> None:
+    personality = "print(int(open('/proc/self/personality').read(), 16) >> 18 & 1, file=open('printed', 'w'))"
+    before = kernel.personality()
+    start(msgspec.structs.replace(launch, fixed_addresses=True), tmp_path, sys.executable, "-c", personality)
+    assert (tmp_path / "run/files/sub/printed").read_text() == "1\n"
+    assert kernel.personality() == before
+
+
+def test_a_refusal_to_fix_addresses_is_recorded(launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(persona: int = 0) -> int:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(kernel, "personality", refuse)
+    outcome = start(msgspec.structs.replace(launch, fixed_addresses=True), tmp_path, "true")
+    assert (outcome.exit_code, outcome.means[-1]) == (0, "addresses: random (Operation not permitted)")

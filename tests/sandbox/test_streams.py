@@ -1,14 +1,21 @@
-"""Logs of a command's output: complete if short, otherwise the beginning and the end, and always without secrets."""
+"""The logs of a command without secrets, and its separate terminal."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from repro_env.sandbox import console
-from repro_env.sandbox.console import Log
-from tests.sandbox.conftest import Place
+from repro_env.sandbox import streams
+from repro_env.sandbox.streams import Log
+from tests.sandbox.conftest import REPOSITORY, Place, environ
+from tests.sandbox.test_runners import TERMINAL, read_until
 
 HEAD = TAIL = 1 << 16
 TOKEN = "hf_" + "Ab1" * 12
@@ -19,7 +26,6 @@ def text(directory: Path, *pieces: bytes, hidden: tuple[str, ...] = ()) -> str:
     for piece in pieces:
         log.add(piece)
     log.close()
-    assert not log.problem
     return (directory / "stdout.log").read_bytes().decode()
 
 
@@ -33,8 +39,7 @@ def test_a_short_log_has_the_complete_output(tmp_path: Path) -> None:
 
 
 def test_secrets_are_redacted_even_if_they_arrive_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(console, "_PAUSE", 0)
-    monkeypatch.setattr(console, "_PAUSE_FACTOR", 0)
+    monkeypatch.setattr(streams, "_PAUSE", 0)
     key = "-----BEGIN PRIVATE KEY-----\n" + "MIIEvQIBADANBgkqhkiG9w0BAQEFAASC\n" * 4 + "-----END PRIVATE KEY-----\n"
     printed = f"login {TOKEN} ok\npassword=correct-horse-7\nthe value of-this-very-run\n{key}after\n".encode()
     logged = ""
@@ -53,7 +58,7 @@ def test_a_long_log_keeps_both_ends_and_counts_the_omitted_bytes(
     tmp_path: Path, piece: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in (("HEAD", HEAD), ("TAIL", TAIL), ("_PIECE", 1 << 14), ("_LINE", 1 << 10)):
-        monkeypatch.setattr(console, name, value)
+        monkeypatch.setattr(streams, name, value)
     lines = b"".join(b"line %07d\n" % number for number in range(100_000))
     logged = text(tmp_path, *(lines[start : start + piece] for start in range(0, len(lines), piece)))
     head, _, after = logged.partition("\n[repro-env: ")
@@ -61,7 +66,7 @@ def test_a_long_log_keeps_both_ends_and_counts_the_omitted_bytes(
     assert lines.decode().startswith(head)
     assert lines.decode().endswith(tail)
     assert HEAD - 100 <= len(head) <= HEAD
-    assert TAIL - 100 <= len(tail) <= TAIL
+    assert TAIL - 100 <= len(tail) <= 3 * TAIL
     assert abs(int(count.replace(",", "")) - (len(lines) - len(head) - len(tail))) < 200
 
 
@@ -70,3 +75,54 @@ def test_the_output_of_a_killed_command_is_logged(place: Place) -> None:
     assert (result.outcome.signal, result.stdout, result.stderr) == (9, f"out {TOKEN}\n", "of-this-very-run\n")
     assert (result.directory / "stdout.log").read_text() == "out <redacted>\n"
     assert (result.directory / "stderr.log").read_text() == "<redacted>\n"
+
+
+@contextlib.contextmanager
+def session(
+    place: Place, script: str, *, pipe: bool = False, before: Sequence[str] = ()
+) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
+    """Run a Python script as the leader of a terminal's session. With `pipe`, its stdout is a pipe. `before` starts the driver."""
+    main, side = pty.openpty()
+    command, _, _ = place.command(place.launch("python", "-uc", script))
+    stdout = subprocess.PIPE if pipe else side
+    line = [sys.executable, "-c", TERMINAL, *before, *command]
+    driver = subprocess.Popen(line, cwd=REPOSITORY, env=environ(), stdin=side, stdout=stdout, stderr=side)
+    os.close(side)
+    try:
+        yield main, driver
+    finally:
+        driver.kill()
+        driver.wait()
+        if driver.stdout:
+            driver.stdout.close()
+        os.close(main)
+
+
+def test_a_terminal_has_a_name_in_the_run_and_passwords_are_not_echoed(place: Place) -> None:
+    script = "import getpass, os; print(os.ttyname(0)); print('length', len(getpass.getpass('say: ')))"
+    with session(place, script) as (main, driver):
+        output = read_until(main, b"say: ")
+        os.write(main, b"hidden\n")
+        output += read_until(main, b"length 6")
+        assert b"/dev/console\r\n" in output
+        assert b"hidden" not in output
+        assert driver.wait(60) == 0
+
+
+def test_a_run_in_a_pipeline_writes_to_the_pipe_and_ends_with_one_ctrl_c(place: Place) -> None:
+    script = "import os, sys, time; print([os.isatty(n) for n in (0, 1, 2)]); time.sleep(60)"
+    with session(place, script, pipe=True) as (main, driver):
+        assert driver.stdout
+        assert driver.stdout.readline() == b"[True, False, True]\n"
+        os.write(main, b"\x03")
+        read_until(main, b"KeyboardInterrupt")
+        assert driver.wait(60) == 0
+
+
+def test_a_background_run_does_not_read_the_terminal(place: Place) -> None:
+    """`repro-env exec ... &` in a shell: reading would stop the run."""
+    script = "import time; time.sleep(0.5); print('done')"
+    with session(place, script, before=["bash", "-c", 'set -m; "$@" & wait $!', "bash"]) as (main, driver):
+        os.write(main, b"typed\n")
+        read_until(main, b"done")
+        assert driver.wait(60) == 0

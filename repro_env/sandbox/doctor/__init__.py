@@ -1,1 +1,0 @@
-"""What this machine lets a run do: try it, and say what it means."""

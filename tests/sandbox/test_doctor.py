@@ -1,0 +1,211 @@
+"""Diagnoses from recorded observations, and `doctor` on machines where something is made to fail."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from repro_env.api.doctor import Diagnosis
+from repro_env.sandbox import doctor
+from repro_env.sandbox.doctor import Directory, Finding, Observations, Step
+from repro_env.schema.run import User
+from tests.parts import need
+from tests.sandbox.conftest import REPOSITORY, Place, environ, python
+from tests.sandbox.engines import docker
+
+STEPS: tuple[Step, ...] = ("user namespace", "namespaces", "mounts", "proc", "overlay")
+DISK = Directory(path="/here", kind="ext4", errno=0, size=100 << 30)
+
+
+def machine(*, until: Step | None = None, refused: dict[Step, int] | None = None, **changes: object) -> Observations:
+    """A machine where everything works for a plain user, except the `refused` steps. `until` is the last step that was tried."""
+    steps = STEPS if until is None else STEPS[: STEPS.index(until) + 1]
+    tried = {step: (refused or {}).get(step, 0) for step in steps}
+    observations = Observations(
+        kernel="6.1.0-18-amd64", admin=False, seccomp=0, userns_clone=None, max_user_namespaces=60000,
+        apparmor=None, store=DISK, runs=DISK, tried=tried,
+    )  # fmt: skip
+    return msgspec.structs.replace(observations, **changes)
+
+
+def get(findings: tuple[Finding, ...], name: str) -> Finding:
+    (finding,) = (finding for finding in findings if finding.name == name)
+    return finding
+
+
+def test_a_suitable_machine_has_no_problems() -> None:
+    findings = doctor.diagnose(machine())
+    assert [(finding.name, finding.state, finding.fix) for finding in findings if finding.state != "ok"] == []
+    assert doctor.works(findings)
+    assert len(findings) == 7
+
+
+def test_alternatives_are_offered_only_if_just_isolation_is_blocked() -> None:
+    blocked = machine(until="user namespace", refused={"user namespace": errno.ENOSPC}, max_user_namespaces=0)
+    findings = doctor.diagnose(blocked)
+    assert get(findings, "user namespace").fix == f"{doctor.ADMINISTRATOR}sysctl -w user.max_user_namespaces=15000"
+    rebuild, docker, host = doctor.alternatives(findings, engine=True)
+    assert ("rebuild" in rebuild, "--runner docker" in docker, "--runner host" in host) == (True, True, True)
+    assert doctor.alternatives(findings, engine=False) == (rebuild, host)
+    full = msgspec.structs.replace(blocked, store=msgspec.structs.replace(DISK, errno=errno.ENOSPC))
+    for observations in (machine(), full):
+        assert doctor.alternatives(doctor.diagnose(observations), engine=True) == ()
+
+
+def test_root_without_idmapped_mounts_is_a_fallback() -> None:
+    observations = machine()
+    tried = {step: number for step, number in observations.tried.items() if not step.startswith("user")}
+    root = msgspec.structs.replace(observations, admin=True, tried=tried)
+    assert {finding.state for finding in doctor.diagnose(root)} == {"ok"}
+    refused = tried | {"other user": errno.EINVAL}
+    finding = get(doctor.diagnose(msgspec.structs.replace(root, tried=refused)), "other user")
+    assert (finding.state, "root in a run is root on this machine" in finding.text) == ("fallback", True)
+
+
+@pytest.mark.parametrize(
+    ("observed", "text", "fix"),
+    [
+        (machine(until="user namespace", refused={"user namespace": errno.EPERM}, userns_clone=0),
+         "kernel.unprivileged_userns_clone is 0", "kernel.unprivileged_userns_clone=1"),
+        (machine(until="user namespace", refused={"user namespace": errno.ENOSPC}, max_user_namespaces=0),
+         "user.max_user_namespaces is 0", "user.max_user_namespaces=15000"),
+        (machine(until="user namespace", refused={"user namespace": errno.ENOSPC}), "the limit is reached (user.max_user_namespaces is 60000)", "user.max_user"),
+        (machine(until="user namespace", refused={"user namespace": errno.EPERM}, seccomp=2), "a seccomp filter, probably of a container engine, refuses it", "seccomp=unconfined"),
+        (machine(until="user namespace", refused={"user namespace": errno.EACCES}, apparmor=1), "AppArmor", "apparmor_restrict_unprivileged_userns=0"),
+        (machine(until="user namespace", refused={"user namespace": errno.EPERM}, kernel="3.2.0"), "Linux 3.2.0 does not allow it to plain users", "as root"),
+        (machine(until="user namespace", refused={"user namespace": errno.EPERM}), "chroot", "as root"),
+    ],
+)  # fmt: skip
+def test_each_cause_of_a_refused_user_namespace_has_its_fix(observed: Observations, text: str, fix: str) -> None:
+    findings = doctor.diagnose(observed)
+    (finding,) = (finding for finding in findings if finding.state == "blocked")
+    assert (text in finding.text, fix in finding.fix) == (True, True), finding
+    assert not doctor.works(findings)
+
+
+def test_apparmor_that_allows_a_user_namespace_but_no_mounts_is_diagnosed() -> None:
+    """On Ubuntu 24.04 the namespace can be made, but has no capabilities."""
+    findings = doctor.diagnose(machine(until="mounts", refused={"mounts": errno.EACCES}, apparmor=1))
+    assert "AppArmor" in get(findings, "mounts").text
+    assert "apparmor_restrict_unprivileged_userns=0" in get(findings, "mounts").fix
+
+
+def test_a_container_that_refuses_mounts_is_diagnosed() -> None:
+    findings = doctor.diagnose(machine(until="mounts", refused={"mounts": errno.EPERM}, seccomp=2))
+    assert get(findings, "mounts").state == "blocked"
+    assert "seccomp=unconfined" in get(findings, "mounts").fix
+
+
+@pytest.mark.parametrize(
+    ("observed", "text", "fix"),
+    [
+        (machine(refused={"overlay": errno.EPERM}, kernel="5.4.0-150-generic"), "Linux 5.4.0-150-generic does not allow it", "Linux 5.11"),
+        (machine(refused={"overlay": errno.EINVAL}, runs=msgspec.structs.replace(DISK, kind="nfs4")), "an upper layer on nfs4 is not supported", "exec --runs"),
+        (machine(refused={"overlay": errno.ENODEV}), "does not have the overlay file system", "modprobe overlay"),
+        (machine(refused={"overlay": errno.EPERM}), "EPERM on ext4", "ext4, xfs or btrfs"),
+    ],
+)  # fmt: skip
+def test_refused_overlay_is_a_fallback(observed: Observations, text: str, fix: str) -> None:
+    findings = doctor.diagnose(observed)
+    assert doctor.works(findings)
+    finding = get(findings, "overlay")
+    assert (finding.state, text in finding.text, fix in finding.fix) == ("fallback", True, True), finding
+
+
+def test_a_refused_proc_is_a_fallback() -> None:
+    findings = doctor.diagnose(machine(refused={"proc": errno.EPERM}))
+    assert (get(findings, "proc").state, doctor.works(findings)) == ("fallback", True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "state", "text"),
+    [
+        ({"errno": errno.ENOSPC, "size": 0}, "blocked", "cannot be written: ENOSPC"),
+        ({"errno": errno.EACCES}, "blocked", "cannot be written: EACCES"),
+        ({"size": 1 << 20}, "fallback", "0.0 GiB free"),
+    ],
+)
+def test_full_or_unwritable_directories_are_reported(changes: dict[str, int], state: str, text: str) -> None:
+    directory = msgspec.structs.replace(DISK, **changes)
+    findings = doctor.diagnose(machine(runs=directory))
+    finding = get(findings, "runs")
+    assert (finding.state, text in finding.text) == (state, True), finding
+
+
+def _doctor(place: Place, directory: Path, *, setup: str = "", before: tuple[str, ...] = ()) -> tuple[int, Diagnosis]:
+    """Run `repro-env doctor --for DIRECTORY --json` as the place's user, in a mount namespace that `setup` prepares as root."""
+    command = [*place.identity(), *before, python(place.uid), "-m", "repro_env", "doctor", "--for", str(directory), "--json"]
+    if setup:
+        need(os.getuid() == 0, "uid 0, to mount an overlay")
+        command = ["unshare", "-m", "sh", "-ec", f'{setup}; exec "$@"', "sh", *command]
+    env = environ() | {"REPRO_ENV_STORE": str(place.root / "own-store")}
+    done = subprocess.run(command, cwd=REPOSITORY, env=env, capture_output=True, text=True, check=False, timeout=300)
+    assert done.stdout, done.stderr
+    return done.returncode, msgspec.json.decode(done.stdout, type=Diagnosis)
+
+
+def test_this_machine_can_run_everything(place: Place) -> None:
+    code, diagnosis = _doctor(place, place.runs)
+    assert (code, diagnosis.works, diagnosis.alternatives) == (0, True, ())
+    assert {finding.state for finding in diagnosis.findings if "engine" not in finding.name} <= {"ok", "fallback"}
+    assert get(diagnosis.findings, "overlay").state == "ok"
+    assert diagnosis.observations.admin == (place.uid == 0)
+    assert list(place.runs.iterdir()) == []
+    assert [path for path in (place.root / "own-store").iterdir() if path.name.startswith(".doctor")] == []
+
+
+def test_a_runs_directory_on_an_overlay_is_a_fallback(place: Place) -> None:
+    root = place.root
+    setup = f'cd "{root}"; mkdir l u w; mount -t overlay none -o lowerdir=l,upperdir=u,workdir=w runs; chown {place.uid} runs; cd "{REPOSITORY}"'
+    code, diagnosis = _doctor(place, place.runs, setup=setup)
+    assert (code, diagnosis.observations.runs.kind) == (0, "overlay")
+    assert get(diagnosis.findings, "overlay").state == "fallback"
+    assert "an upper layer on overlay is not supported" in get(diagnosis.findings, "overlay").text
+
+
+def test_a_machine_without_user_namespaces_is_blocked(place: Place) -> None:
+    forbid = 'echo 0 > /proc/sys/user/max_user_namespaces; exec setpriv --bounding-set=-sys_admin "$@"'
+    code, diagnosis = _doctor(place, place.runs, before=("unshare", "--user", "--map-root-user", "sh", "-c", forbid, "sh"))
+    assert (code, diagnosis.works) == (1, False)
+    assert "user.max_user_namespaces is 0" in get(diagnosis.findings, "user namespace").text
+    assert "--runner host" in diagnosis.alternatives[-1]
+
+
+def test_without_namespaces_the_runner_fails_with_the_diagnosis_and_never_uses_the_host(place: Place) -> None:
+    forbid = 'echo 0 > /proc/sys/user/max_user_namespaces; exec setpriv --bounding-set=-sys_admin "$@"'
+    before = ["unshare", "--user", "--map-root-user", "sh", "-c", forbid, "sh"]
+    result = place.sh("echo out", before=before, user=User(uid=0, gid=0, name="root", home="/root"))
+    assert (result.answer.error, result.stdout) == ("SandboxError", "")
+    assert "user.max_user_namespaces is 0" in result.answer.message
+    assert "user.max_user_namespaces=15000" in result.answer.hint
+    assert "--runner docker" in result.answer.hint
+    assert "--runner host" in result.answer.hint
+
+
+def test_an_unwritable_runs_directory_is_blocked(place: Place) -> None:
+    code, diagnosis = _doctor(place, Path("/proc"))
+    assert (code, get(diagnosis.findings, "runs").state) == (1, "blocked")
+
+
+def test_a_missing_engine_does_not_block_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    findings = doctor.engine_findings()
+    assert (findings[0].name, findings[0].state) == ("container engine", "absent")
+    assert "the socket does not exist" in findings[0].text
+    assert findings[0].fix
+    assert doctor.works(findings)
+
+
+def test_an_engine_that_answers_is_ok(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", docker())
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    (finding, *_) = doctor.engine_findings()
+    assert (finding.name, finding.state, finding.fix) == ("docker engine", "ok", "")
+    assert finding.text.startswith("Docker ")
+    assert f" at {docker()}" in finding.text
