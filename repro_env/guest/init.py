@@ -200,6 +200,7 @@ def run_command(launch: "dict[str, Any]", streams: "array.array[int]", write: in
 
             fcntl.ioctl(streams[launch["terminal"]], termios.TIOCSCTTY, 0)
         for stream, end in enumerate(streams):
+            os.set_inheritable(end, False)
             os.dup2(end, stream)
         os.umask(launch["umask"])
         try:

@@ -390,6 +390,6 @@ class End(Frozen, frozen=True, kw_only=True):
     after: Digest | None = None
     """sha256 of `checkpoints-after.json`; see `Start.before`."""
     console: tuple[Output, ...] = ()
-    """Files in the run's directory with what the command printed (`sandbox.console`), without secrets and limited in size."""
+    """Files in the run's directory with what the command printed (`sandbox.streams`), without secrets and limited in size."""
     resumed: tuple[Parent, ...] = ()
     """The checkpoints that the run resumed from."""

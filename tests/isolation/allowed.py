@@ -27,11 +27,11 @@ ALLOWED = {
     ),
     "leave_a_named_pipe_in_checkpoints": Reason("--checkpoints has everything that a run writes there; do not follow its links."),
     "leave_a_symlink_to_a_host_file_in_outputs": Reason(
-        "Outputs are everything that a run writes, also outside the project (`outside/`, up to a bound). "
+        "Outputs are everything that a run writes, also outside the project (`outside/`). "
         "repro-env follows no links in them and opens only regular files."
     ),
     "leave_a_named_pipe_in_outputs": Reason(
-        "Outputs are everything that a run writes, also outside the project (`outside/`, up to a bound). "
+        "Outputs are everything that a run writes, also outside the project (`outside/`). "
         "repro-env follows no links in them and opens only regular files."
     ),
     "stdin_is_a_file_or_terminal_of_the_caller": Reason(

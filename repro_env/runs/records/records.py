@@ -6,7 +6,7 @@
         lock         locked while the run is running
         files/       the files that the run wrote in its project
         outside/     the files that it wrote outside its project, by absolute path
-        stdout.log   the output of the command (`sandbox.console`)
+        stdout.log   the output of the command (`sandbox.streams`)
         trace/       the steps of the training (`exec --trace`)
         verified/    the verdicts of `verify` (`runs.records.verdicts`)
     runs/latest -> the directory of the newest run
