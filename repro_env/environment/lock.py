@@ -95,7 +95,7 @@ def lock(request: Request, tell: Tell, secrets: SecretSearch | None = None) -> L
     meta = records.read(Path(facts.layout.prefix)) if facts.kind == "conda" else records.Meta((), ())
     scanned = records.exclude_conda(distributions.scan(facts.layout), meta)
     tell.detail(f"{len(scanned.distributions)} distributions in {facts.layout.prefix}")
-    sources = packagemanagers.look(request.workspace, environ, store.facts)
+    sources = packagemanagers.look(request.workspace, environ)
     for problem in sources.problems:
         tell(f"note: {problem}")
     with ThreadPoolExecutor(1) as pool:  # the indexes are queried while files are read

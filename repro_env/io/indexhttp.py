@@ -26,7 +26,7 @@ from repro_env.io.ranges import RangeFile
 from repro_env.io.response import Answer
 from repro_env.schema import codec, redact
 from repro_env.schema.errors import NetworkError
-from repro_env.schema.sources import NONE, Index, PackageSources
+from repro_env.schema.sources import NONE, PackageSources
 
 ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.1, text/html;q=0.01"
 """Prefer JSON over HTML, as in PEP 691."""
@@ -41,7 +41,7 @@ MAX_PAGE = 64 << 20
 class Configuration(msgspec.Struct, frozen=True):
     """pip's configuration. `indexes` and `find_links` may contain credentials: print and store only `shown`."""
 
-    indexes: tuple[Index, ...]
+    indexes: tuple[str, ...]
     find_links: tuple[str, ...]
     shown: tuple[str, ...]
     """The redacted indexes, then the redacted find-links, in order."""
@@ -100,16 +100,14 @@ class Session:
         urls = tuple(dict.fromkeys(_as_url(index) for index in indexes))
         stripped = {url.rstrip("/") for url in urls}
         sources = () if options.no_index else self.sources.indexes
-        added = [
-            msgspec.structs.replace(index, url=_as_url(index.url)) for index in sources if _as_url(index.url) not in stripped
-        ]
+        added = [_as_url(index) for index in sources if _as_url(index) not in stripped]
         return Configuration(
-            indexes=(*map(Index, urls), *added),
+            indexes=(*urls, *added),
             find_links=tuple(dict.fromkeys([*options.find_links, *self.sources.find_links])),
             shown=tuple(
                 dict.fromkeys(
                     redact.url(_as_url(location))
-                    for location in [*indexes, *options.find_links, *(index.url for index in added), *self.sources.find_links]
+                    for location in [*indexes, *options.find_links, *added, *self.sources.find_links]
                 )
             ),
         )
@@ -218,8 +216,7 @@ class Session:
 
     def _read_shown(self) -> tuple[str, ...]:
         """Return `Configuration.shown`, from the cache if no setting has changed."""
-        urls = [index.url for index in self.sources.indexes]
-        key = pipsettings.key(self._prefix) + repr((urls, self.sources.find_links, self.sources.replaces_default))
+        key = pipsettings.key(self._prefix) + repr((self.sources.indexes, self.sources.find_links, self.sources.replaces_default))
         data = self._cache.get("pip-settings", key) if self._cache is not None else None
         with contextlib.suppress(msgspec.DecodeError):
             if data is not None and (cached := codec.decoder(pipsettings.Settings).decode(data)).is_current:
@@ -228,7 +225,7 @@ class Session:
         if self._cache is not None:
             command, options = self._pip()
             files = config_files(command)
-            locations = [*_indexes(options), *options.find_links, *(index.url for index in self.sources.indexes)]
+            locations = [*_indexes(options), *options.find_links, *self.sources.indexes]
             paths = tuple((location, Path(location).exists()) for location in locations if "://" not in location)
             current = pipsettings.Settings(files, pipsettings.digest_of_files(files), paths, shown)
             self._cache.put("pip-settings", key, msgspec.json.encode(current))
@@ -237,7 +234,7 @@ class Session:
     def _session(self, *, plain: bool) -> Any:
         name = "plain" if plain else "cached"
         if not hasattr(self._local, name):
-            session = build(*self._pip(), plain=plain, indexes=[index.url for index in self.sources.indexes])
+            session = build(*self._pip(), plain=plain, indexes=self.sources.indexes)
             setattr(self._local, name, session)
             self._sessions.append(session)
         return getattr(self._local, name)

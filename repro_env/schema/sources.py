@@ -7,15 +7,6 @@ from collections.abc import Mapping
 import msgspec
 
 
-class Index(msgspec.Struct, frozen=True):
-    """A package index with the simple API."""
-
-    url: str
-    """May contain credentials: use it only for requests."""
-    names: frozenset[str] | None = None
-    """Normalized names of the distributions to look for in this index; None for all."""
-
-
 class LockedFile(msgspec.Struct, frozen=True):
     """A wheel in a lock file."""
 
@@ -29,7 +20,8 @@ class LockedFile(msgspec.Struct, frozen=True):
 class PackageSources(msgspec.Struct, frozen=True):
     """Indexes, find-links and locked files. They only provide candidates: a wheel is verified before it is used."""
 
-    indexes: tuple[Index, ...] = ()
+    indexes: tuple[str, ...] = ()
+    """URLs of the simple API. May contain credentials: use them only for requests."""
     find_links: tuple[str, ...] = ()
     """URLs and absolute paths. May contain credentials."""
     replaces_default: bool = False

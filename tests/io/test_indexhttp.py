@@ -43,7 +43,7 @@ def test_indexes_and_find_links_come_from_pips_configuration(tmp_path: Path, mon
     with configured(monkeypatch, config_file=str(tmp_path / "pip.conf"), index_url="http://a.test/simple") as patch:
         patch.setenv("PIP_FIND_LINKS", str(tmp_path / "links"))
         found = Session().configuration
-    urls = [index.url for index in found.indexes]
+    urls = list(found.indexes)
     assert urls == ["http://a.test/simple", "http://ann:secret@b.test/simple", "http://c.test/simple"]
     assert found.find_links == (str(tmp_path / "links"),)
     assert "secret" not in "".join(found.shown)
@@ -56,14 +56,14 @@ def test_the_pip_conf_of_the_captured_environment_is_used(tmp_path: Path, monkey
         patch.delenv("PIP_CONFIG_FILE")
         patch.setenv("HOME", str(tmp_path / "home"))
         patch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
-        assert [index.url for index in Session(prefix=str(tmp_path)).configuration.indexes] == ["http://own.test/simple"]
+        assert list(Session(prefix=str(tmp_path)).configuration.indexes) == ["http://own.test/simple"]
         assert "http://own.test/simple" not in Session(prefix=str(tmp_path / "other")).shown
 
 
 def test_a_default_index_of_the_project_replaces_only_pips_built_in_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = sources.Index("http://own.test/simple")
+    own = "http://own.test/simple"
     named = sources.PackageSources(indexes=(own,), find_links=(str(tmp_path),), replaces_default=True)
     cache = FactCache(tmp_path)
     with configured(monkeypatch):
@@ -73,7 +73,7 @@ def test_a_default_index_of_the_project_replaces_only_pips_built_in_index(
         added = msgspec.structs.replace(named, replaces_default=False)
         assert len(Session(cache=cache, sources=added).configuration.indexes) == 2
     with configured(monkeypatch, index_url="http://a.test/simple"):
-        assert [index.url for index in Session(sources=named).configuration.indexes] == ["http://a.test/simple", own.url]
+        assert list(Session(sources=named).configuration.indexes) == ["http://a.test/simple", own]
     with configured(monkeypatch, no_index="1"):
         assert Session(sources=named).configuration.indexes == ()
 

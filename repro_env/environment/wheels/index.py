@@ -72,7 +72,7 @@ class Indexes:
         found = [candidate_from_url(file.url, file.index, file.sha256) for file in self._session.sources.files.get(name, ())]
         refusals: list[str] = []
         failures = list(failures)
-        for index in (index.url for index in self._session.configuration.indexes if index.names is None or name in index.names):
+        for index in self._session.configuration.indexes:
             if index in self._unreachable:  # pip's retries take long, so they are made for one distribution only
                 failures.append(self._unreachable[index])
                 continue

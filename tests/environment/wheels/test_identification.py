@@ -15,7 +15,6 @@ import pytest
 from repro_env.environment.python import distributions, interpreter
 from repro_env.environment.wheels.identification import IdentifiedWheel, facts_of, identify, wheel_file
 from repro_env.oci import wheel
-from repro_env.schema import sources
 from repro_env.schema.environment import Interpretation
 from repro_env.schema.errors import ArtifactError, NetworkError
 from repro_env.schema.progress import Silent
@@ -235,17 +234,6 @@ def test_a_file_in_a_lock_file_must_match_the_installed_files(installation: Inst
     found = installation.identified(PackageSources(files={"demo": (locked,)}), index_url=(tmp_path / "empty").as_uri())
     assert found.hint.origin == "repacked"
     assert "lib/python3.11/site-packages/demo.py differs" in found.why
-
-
-def test_an_index_is_queried_only_for_names_pinned_to_it(installation: Installation, tmp_path: Path) -> None:
-    installation.install()
-    installation.install("other")
-    pinned = PackageSources(indexes=(sources.Index("http://torch.test/simple", frozenset({"demo"})),))
-    origins = {
-        found.wheel.name: found.hint.index for found in installation.identify(pinned, index_url=(tmp_path / "empty").as_uri())
-    }
-    assert origins == {"demo": "http://torch.test/simple", "other": ""}
-    assert [asked.path for asked in installation.index.asked if asked.path.startswith("/simple/")] == ["/simple/demo/"]
 
 
 def test_an_unreachable_index_is_an_error(installation: Installation) -> None:
