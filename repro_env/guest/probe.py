@@ -134,9 +134,7 @@ def describe() -> "dict[str, object]":
         "libpython": find_libpython(),
         "cache_tag": sys.implementation.cache_tag or "",
         "soabi": sysconfig.get_config_var("SOABI") or "",
-        "libc": " ".join(platform.libc_ver()).strip() or "unknown",
         "openssl": openssl_version(),
-        "platform": sysconfig.get_platform(),
     }
     kind = "venv" if keys else "conda" if is_conda(prefix) else "interpreter"
     if kind == "interpreter" and os.path.realpath(sys.base_prefix) in SHARED:
@@ -146,7 +144,6 @@ def describe() -> "dict[str, object]":
         "kind": kind,
         "layout": venv_layout(prefix) if kind == "venv" else interpreter_layout(),
         "command": os.path.abspath(sys.executable),
-        "system_site": keys.get("include-system-site-packages", "false").lower() == "true",
     }
 
 

@@ -1,9 +1,7 @@
-"""The startup probe: report `sys.path`, flags and libraries as they are when Python has started in an environment.
+"""The startup probe: report `sys.path` and libraries as they are when Python has started in an environment.
 
-Run as the user runs a script: `python startup.py REPORT DONT_WRITE`, without `-I` and `-S`. `DONT_WRITE` is the value of
-`sys.flags.dont_write_bytecode` without repro-env. The facts are written to the file REPORT, a JSON object on each line. Each
-line is written before the next step, so it is complete even after a crash. The output of the startup itself is on stdout and
-stderr. The output of the imports in this module is discarded.
+Run as the user runs a script: `python startup.py REPORT`, without `-I` and `-S`. The facts are written to the file REPORT, a
+JSON object on each line. Each line is written before the next step (`doing`), so it is complete even after a crash.
 """
 
 import json
@@ -40,12 +38,6 @@ def user_base() -> str:
     return str(site.getuserbase()) if getattr(site, "ENABLE_USER_SITE", None) else ""
 
 
-def flags(dont_write: str) -> str:
-    """`sys.flags`, as it is without repro-env."""
-    flag = "dont_write_bytecode=%d" % sys.flags.dont_write_bytecode
-    return repr(sys.flags).replace(flag, "dont_write_bytecode=%s" % dont_write)
-
-
 def current_locale() -> str:
     import locale
 
@@ -79,7 +71,7 @@ def main() -> None:
     import warnings
 
     with open(sys.argv[1], "w") as report:
-        write(report, sys_path=path_at_start(), flags=flags(sys.argv[2]), locale=current_locale(), user_base=user_base())
+        write(report, doing="its start", sys_path=path_at_start(), locale=current_locale(), user_base=user_base())
         sys.stdout.flush()
         sys.stderr.flush()
         devnull = os.open(os.devnull, os.O_WRONLY)
@@ -88,12 +80,13 @@ def main() -> None:
         warnings.simplefilter("ignore")
         write(report, mapped=mapped_libraries())
         for name in extensions():
-            write(report, importing=name)
+            write(report, doing="import of " + name)
             try:
                 importlib.import_module(name)
             except BaseException:
                 continue
-        write(report, importing="", mapped=mapped_libraries())
+        write(report, mapped=mapped_libraries())
+        write(report, doing="")
 
 
 main()

@@ -55,12 +55,8 @@ class Interpreter(Frozen, frozen=True, kw_only=True):
     cache_tag: Line
     """`cpython-311`."""
     soabi: Line
-    libc: Line
-    """`platform.libc_ver()`, joined by a space."""
     openssl: Line
     """`ssl.OPENSSL_VERSION`, or why it is not available."""
-    platform: Line
-    """`sysconfig.get_platform()`."""
 
 
 class Interpretation(Frozen, frozen=True, kw_only=True):
@@ -71,8 +67,6 @@ class Interpretation(Frozen, frozen=True, kw_only=True):
     kind: Kind
     command: AbsPath
     """The environment's Python command, e.g. `<prefix>/bin/python`."""
-    system_site: bool
-    """`include-system-site-packages` of `pyvenv.cfg`."""
 
     @property
     def is_venv(self) -> bool:
@@ -84,11 +78,7 @@ class Startup(Frozen, frozen=True, kw_only=True):
 
     problem: Line
     """Why Python did not start or report, in one line; empty if it did."""
-    printed: Line
-    """The beginning of what Python printed to stdout or stderr at start-up."""
     sys_path: tuple[Line, ...]
-    flags: Line
-    """`repr(sys.flags)`."""
     user_base: Line = ""
     """`site.getuserbase()` if the user's site-packages directory is in use (`ENABLE_USER_SITE`), otherwise empty."""
     mapped: tuple[AbsPath, ...]

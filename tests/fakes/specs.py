@@ -145,16 +145,13 @@ def _facts(prefix: str | Path) -> Interpretation:
         libpython=None,
         cache_tag="cpython-311",
         soabi="cpython-311-x86_64-linux-gnu",
-        libc="glibc 2.36",
         openssl="OpenSSL 3.0.11",
-        platform="linux-x86_64",
     )
     return Interpretation(
         interpreter=interpreter,
         layout=wheels.layout(prefix),
         command=f"{prefix}/bin/python",
         kind="venv",
-        system_site=False,
     )
 
 
@@ -163,7 +160,7 @@ def _observed(facts: Interpretation, variables: Variables, source: Source) -> Ob
         tool="repro-env 0",
         kind="venv",
         interpreter=facts.interpreter,
-        startup=Startup(problem="", printed="", sys_path=(), flags="", mapped=(), locale="C UTF-8"),
+        startup=Startup(problem="", sys_path=(), mapped=(), locale="C UTF-8"),
         host=Host(os="tests", kernel="6", machine="x86_64", cpu="none", isa=(), cores=1, memory=1),
         frameworks=Frameworks(problem="not installed"),
         variables=variables,

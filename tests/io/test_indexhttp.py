@@ -218,7 +218,7 @@ def test_credentials_of_an_index_are_used_and_never_printed(
     index.auth = ("ann", "open-sesame-1")
     own = index.url.replace("//", "//ann:open-sesame-1@")
     with configured(monkeypatch, index_url=own), Session() as session, caplog.at_level(logging.DEBUG):
-        page = session.get_page(f"{session.configuration.indexes[0].url}/big/")
+        page = session.get_page(f"{session.configuration.indexes[0]}/big/")
         assert "sesame" not in page.url
         with session.open_range(f"{index.proxy}/files/{path.name}") as file:
             assert file.read(2) == b"PK"

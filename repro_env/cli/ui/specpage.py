@@ -52,13 +52,12 @@ def add(shown: Shown, page: Page) -> None:
 def _environment(shown: Shown, page: Page) -> None:
     spec, identity, observed = shown.spec, shown.spec.identity, shown.spec.observed
     platform = f"{identity.platform.os}/{identity.platform.architecture}"
-    libc = observed.host.libc or observed.interpreter.libc
     page.heading("environment", str(shown.directory))
     page.row("python", f"{observed.interpreter.banner or identity.interpreter.version} ({platform})")
     page.row("kind", f"{observed.kind} at {identity.layout.prefix}")
     page.row("command", identity.command)
     page.row("interpreter", identity.interpreter.executable)
-    page.row("system", ", ".join(filter(None, (observed.host.os, libc, observed.interpreter.openssl))))
+    page.row("system", ", ".join(filter(None, (observed.host.os, observed.host.libc, observed.interpreter.openssl))))
     page.row("seed", f"{spec.defaults.seed} (the default of runs)")
     page.row("spec digest", spec.digest)
     page.row("image ID", f"{spec.expected.image_id} ({shown.image})")

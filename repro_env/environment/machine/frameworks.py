@@ -7,12 +7,8 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import json
 import os
 import re
-import shutil
-import tempfile
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,9 +17,7 @@ import msgspec
 
 from repro_env.environment.machine import variables
 from repro_env.environment.python.distributions import InstalledDistribution
-from repro_env.environment.python.interpreter import last_line, own_environment
-from repro_env.io import process
-from repro_env.io.files import read_head
+from repro_env.environment.python.interpreter import parse_report, run_script
 from repro_env.io.package import GUEST
 from repro_env.schema import codec, redact
 from repro_env.schema.codec import Frozen
@@ -34,15 +28,12 @@ from repro_env.store.facts import FactCache
 
 TIMEOUT = 120.0
 """Seconds for all imports: from a cold network file system PyTorch alone takes more than one minute."""
-_REPORT = 16 << 20
-"""Maximum bytes read of the report."""
 KIND = "frameworks"
 """Kind of the cached facts."""
 MODULES = ("torch", "numpy", "scipy", "jax", "tensorflow")
 """The modules to import. No process is started if none of them is installed."""
 _NAMES = frozenset((*MODULES, "jaxlib", "pytorch", "tensorflow-cpu"))
-_SCRIPT = GUEST / "frameworks.py"
-_FILES = (_SCRIPT, GUEST / "numericlibraries.py")
+_FILES = ("frameworks.py", "numericlibraries.py")
 """The script and the module that it loads."""
 _DRIVER = re.compile(
     r"lib(?:cuda|cudadebugger|nvcuvid|nvoptix|nvidia-[\w.-]+|(?:GLX|EGL|GLESv1_CM|GLESv2|vdpau)_nvidia|dxcore|d3d12(?:core)?)\.so(?:\.[\w.]+)?"
@@ -101,7 +92,11 @@ def look(
     cached = cache.recall(KIND, key, Report)
     if cached is not None and cached.keys == tuple(_stat_key(path) for path in cached.mapped):
         return cached
-    report = _run(facts, environ)
+    try:
+        lines, problem = run_script(facts, _FILES, environ, TIMEOUT)
+    except OSError as error:
+        lines, problem = [], f"Python did not start: {error.strerror}"
+    report = read(lines, problem, variables.hidden_values(environ))
     if not report.facts.problem:
         cache.put(KIND, key, codec.canonical(report))
     return report
@@ -119,18 +114,7 @@ def read(lines: Iterable[str], problem: str = "", hidden: Collection[str] = ()) 
 
 
 def _read(lines: Iterable[str], problem: str, hidden: Collection[str]) -> Report:
-    values: dict[str, list[Any]] = defaultdict(list)
-    for line in lines:
-        try:
-            row = json.loads(line)
-        except ValueError:
-            problem = problem or "its report was damaged"
-            break
-        for name, value in row.items():
-            values[name].append(value)
-    if problem:
-        doing = values["doing"][-1] if values["doing"] else ""
-        problem += f" during {doing}" if doing else "" if values["doing"] else " before it printed anything"
+    values, problem = parse_report(lines, problem)
     for row in (*values["library"], *values["threads"]):
         row |= redact.all_texts(row) | {"path": row["path"] if codec.fits(row["path"], AbsPath) else None}
     facts = {
@@ -212,35 +196,10 @@ def _recorded_path(line: str) -> str:
         return ""
 
 
-def _run(facts: Interpretation, environ: Mapping[str, str]) -> Report:
-    with tempfile.TemporaryDirectory(prefix="repro-env-") as scratch:
-        directory = Path(os.path.realpath(scratch))
-        script, report = directory / _SCRIPT.name, directory / "report"
-        for file in _FILES:
-            shutil.copyfile(file, directory / file.name)
-        try:
-            argv = [facts.command, str(script), str(report)]
-            done = process.run(argv, env=own_environment(environ), cwd=directory, timeout=TIMEOUT)
-        except OSError as error:
-            return read((), f"Python did not start: {error.strerror}")
-        lines = read_head(report, _REPORT).decode("utf-8", "replace").splitlines()
-        return read(lines, _problem(done, lines), variables.hidden_values(environ))
-
-
-def _problem(done: process.Done, lines: Sequence[str]) -> str:
-    if done.timed_out:
-        return f"did not end within {TIMEOUT:.0f} s"
-    if done.code < 0:
-        return f"was killed by signal {-done.code}"
-    if done.code or not lines or lines[-1] != '{"doing": ""}':
-        return f"ended with exit code {done.code}" + (f" ({last})" if (last := last_line(done.stderr)) else "")
-    return ""
-
-
 def _key(facts: Interpretation, environ: Mapping[str, str], state: str, machine: Any) -> str:
     groups = variables.sort(environ)
     names = [variable.name for variable in (*groups.replayed, *groups.recorded) if not _IRRELEVANT.fullmatch(variable.name)]
-    scripts = [[file.name, hashlib.sha256(file.read_bytes()).hexdigest()] for file in _FILES]
+    scripts = [hashlib.sha256((GUEST / name).read_bytes()).hexdigest() for name in _FILES]
     return codec.digest([scripts, facts, state, machine, [[name, redact.line(environ[name])] for name in names]])
 
 

@@ -8,7 +8,8 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +28,10 @@ from repro_env.schema.errors import InterpreterError, SpecError
 OLDEST = (3, 8)
 TIMEOUT = 60.0
 """Seconds that Python may take to start."""
-PRINTED = 2000
-"""Characters kept of what Python prints during its start."""
 _REPORT = 16 << 20
 """Maximum bytes read of a probe's report."""
-_MAX_OUTPUT = 1 << 18
-"""Maximum bytes examined of what Python prints during its start."""
 _ERROR = re.compile(r"\w*(?:Error|Exception)\b.*:|error:|not found")
 _SCRATCH = "<scratch>"
-"""Replaces the path of the scratch directory, which differs each time."""
 
 
 def interpret(python: Target | str, environ: Mapping[str, str]) -> Interpretation:
@@ -76,30 +72,63 @@ def _unaliased(prefix: str, directory: str) -> str:
 
 def start_up(facts: Interpretation, environ: Mapping[str, str]) -> Startup:
     """Start Python as the user does, in a scratch directory, and return the result. A crash or timeout is not an error."""
+    try:
+        lines, problem = run_script(facts, ["startup.py"], environ, TIMEOUT)
+    except OSError as error:
+        raise InterpreterError(f"this Python did not start: {error.strerror}", where=facts.command) from None
+    values, problem = parse_report(lines, problem)
+    fields = {name: found[-1] for name, found in values.items() if name != "doing"}
+    try:
+        fields["mapped"] = sorted(path for path in fields.get("mapped", ()) if redact.printable(path))
+        fields["locale"] = redact.line(fields.get("locale", ""))
+        return msgspec.convert({"sys_path": (), **fields, "problem": problem}, Startup)
+    except (TypeError, msgspec.ValidationError):
+        return Startup(problem=f"its report cannot be read {problem}".strip(), sys_path=(), mapped=(), locale="")
+
+
+def run_script(facts: Interpretation, names: Sequence[str], environ: Mapping[str, str], timeout: float) -> tuple[list[str], str]:
+    """Run a script of `guest` as the user runs one, in a scratch directory. Return the lines of its report, and how it failed.
+
+    `names`: the script, and the modules that it loads. The report is complete if its last line is `{"doing": ""}`.
+    """
     with tempfile.TemporaryDirectory(prefix="repro-env-") as scratch:
         directory = Path(os.path.realpath(scratch))
-        script, output = directory / "startup.py", directory / "report"
-        shutil.copyfile(GUEST / "startup.py", script)
-        argv = [facts.command, str(script), str(output), "1" if environ.get("PYTHONDONTWRITEBYTECODE") else "0"]
+        for name in names:
+            shutil.copyfile(GUEST / name, directory / name)
+        report = directory / "report"
+        argv = [facts.command, str(directory / names[0]), str(report)]
+        done = process.run(argv, env=own_environment(environ), cwd=directory, timeout=timeout, limit=_REPORT)
+        # The path of the scratch directory differs each time.
+        lines = read_head(report, _REPORT).decode("utf-8", "replace").replace(str(directory), _SCRATCH).splitlines()
+        stderr = done.stderr.replace(os.fsencode(directory), _SCRATCH.encode())
+    if done.timed_out:
+        return lines, f"did not end within {timeout:.0f} s"
+    if done.code < 0:
+        return lines, f"was killed by signal {-done.code}"
+    if done.code or lines[-1:] != ['{"doing": ""}']:
+        last = redact.line(last_line(stderr), variables.hidden_values(environ))
+        return lines, f"ended with exit code {done.code}" + (f" ({last})" if last else "")
+    return lines, ""
+
+
+def parse_report(lines: Iterable[str], problem: str) -> tuple[dict[str, list[Any]], str]:
+    """Return the values of each key in a report, in order, and the problem with the step in which it occurred.
+
+    Reading stops at the first invalid line, as after a crash. Code of the environment can write to the report too.
+    """
+    values: dict[str, list[Any]] = defaultdict(list)
+    for line in lines:
         try:
-            done = process.run(argv, env=own_environment(environ), cwd=directory, timeout=TIMEOUT, limit=_REPORT)
-        except OSError as error:
-            raise InterpreterError(f"this Python did not start: {error.strerror}", where=facts.command) from None
-        report = _read_report(output)
-    hidden = variables.hidden_values(environ)
-    done = msgspec.structs.replace(
-        done, stdout=_sanitize(done.stdout, directory, hidden), stderr=_sanitize(done.stderr, directory, hidden)
-    )
-    printed = (done.stdout + done.stderr).decode("utf-8", "replace")
-    return Startup(
-        problem=_problem(done, report),
-        printed=redact.line(printed).strip()[:PRINTED],
-        sys_path=tuple(entry.replace(str(directory), _SCRATCH) for entry in report.get("sys_path", ())),
-        flags=redact.line(report.get("flags", "")),
-        mapped=tuple(sorted(path for path in report.get("mapped", ()) if redact.printable(path))),
-        locale=redact.line(report.get("locale", "")),
-        user_base=report.get("user_base", ""),
-    )
+            row = dict(json.loads(line))
+        except (ValueError, TypeError, RecursionError):
+            problem = problem or "its report was damaged"
+            break
+        for name, value in row.items():
+            values[name].append(value)
+    steps = values["doing"]
+    if problem:
+        problem += (f" during {steps[-1]}" if steps[-1] else "") if steps else " before the probe started"
+    return values, redact.line(problem)
 
 
 def contains_repro_env(facts: Interpretation) -> bool:
@@ -185,52 +214,6 @@ def own_environment(environ: Mapping[str, str]) -> dict[str, str]:
     if environ.get("PYTHONPATH"):
         own["PYTHONPATH"] = os.pathsep.join(str(Path(entry).absolute()) for entry in environ["PYTHONPATH"].split(os.pathsep))
     return own
-
-
-class _Report(msgspec.Struct, forbid_unknown_fields=True):
-    """A line of the start-up probe's report. It is checked, because code that runs during the start can write there too."""
-
-    sys_path: list[str] | msgspec.UnsetType = msgspec.UNSET
-    flags: str | msgspec.UnsetType = msgspec.UNSET
-    locale: str | msgspec.UnsetType = msgspec.UNSET
-    user_base: str | msgspec.UnsetType = msgspec.UNSET
-    mapped: list[str] | msgspec.UnsetType = msgspec.UNSET
-    importing: str | msgspec.UnsetType = msgspec.UNSET
-
-
-def _read_report(report: Path) -> dict[str, Any]:
-    """Combine all lines of the probe's report. Stops at the first invalid line, as after a crash."""
-    values: dict[str, Any] = {}
-    for line in read_head(report, _REPORT).splitlines():
-        try:
-            row = msgspec.convert(json.loads(line), type=_Report)
-        except (ValueError, RecursionError, msgspec.ValidationError):
-            break
-        values |= msgspec.to_builtins(row)
-    return values
-
-
-def _sanitize(output: bytes, directory: Path, hidden: Iterable[str]) -> bytes:
-    """Return output without the scratch directory's path and without secrets. Long output is cut in the middle."""
-    if len(output) > _MAX_OUTPUT:
-        output = output[: _MAX_OUTPUT // 2].rpartition(b"\n")[0] + b"\n" + output[-_MAX_OUTPUT // 2 :].partition(b"\n")[2]
-    text = output.replace(os.fsencode(directory), _SCRATCH.encode()).decode("utf-8", "replace")
-    return redact.secretless(text, hidden).encode("utf-8", "replace")
-
-
-def _problem(done: process.Done, report: Mapping[str, Any]) -> str:
-    if report.get("importing"):
-        step = f" while importing {report['importing']}"
-    else:
-        step = "" if "sys_path" in report else " before the probe started"
-    if done.timed_out:
-        return redact.line(f"did not end within {TIMEOUT:.0f} s{step}")
-    if done.code < 0:
-        return redact.line(f"was killed by signal {-done.code}{step}")
-    if done.code or "importing" not in report or report["importing"]:
-        last = last_line(done.stderr)
-        return redact.line(f"ended with exit code {done.code}{step}" + (f": {last}" if last else ""))
-    return ""
 
 
 def last_line(output: bytes) -> str:

@@ -227,21 +227,16 @@ def binary(path: Path, name: str) -> Path:
     if name.startswith("$"):
         hint = f"recreate that environment, unset the variable, or {hint}"
     path = Path(os.path.abspath(path))  # noqa: PTH100 - not resolved: a venv's python is a symlink out of the venv
-    if path.is_symlink() and not path.exists():
-        raise InterpreterError(f"this is a symlink to {_broken_target(path)}, which does not exist", where=name, hint=hint)
-    if not os.path.lexists(path):
-        raise InterpreterError("this path does not exist", where=name, hint=hint)
     if path.is_dir():
         candidates = [path / "bin" / filename for filename in ("python", "python3")]
         path = next((candidate for candidate in candidates if os.path.lexists(candidate)), candidates[0])
         if not os.path.lexists(path):
             raise InterpreterError("this directory does not contain bin/python", where=name, hint=hint)
+    if path.is_symlink() and not path.exists():
+        what = f"the environment is broken: {path.name} is a symlink to {_broken_target(path)}, which does not exist"
+        raise InterpreterError(what, where=name, hint="install that Python again, or recreate the environment")
     if not path.exists():
-        raise InterpreterError(
-            f"the environment is broken: {path.name} is a symlink to {_broken_target(path)}, which does not exist",
-            where=name,
-            hint="install that Python again, or recreate the environment",
-        )
+        raise InterpreterError("this path does not exist", where=name, hint=hint)
     if not path.is_file() or not os.access(path, os.X_OK):
         raise InterpreterError("this is not an executable file", where=name, hint=hint)
     prefix = path.parent.parent

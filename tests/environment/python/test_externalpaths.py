@@ -138,18 +138,16 @@ def test_an_external_project_includes_built_files_and_lists_excluded_ones(site: 
         (project / name).write_text("x")
     (project / ".gitignore").write_text("_version.py\nbuild/\ngen/\ndata/\n.env\n")
     subprocess.run(["git", "init", "--quiet", project], check=True)
-    startup = Startup(problem="", printed="", sys_path=(str(project),), flags="", mapped=(), locale="")
+    startup = Startup(problem="", sys_path=(str(project),), mapped=(), locale="")
     interpreter = msgspec.convert(
         {
-            **dict.fromkeys(("implementation", "banner", "cache_tag", "soabi", "libc", "openssl", "platform"), "x"),
+            **dict.fromkeys(("implementation", "banner", "cache_tag", "soabi", "openssl"), "x"),
             **dict.fromkeys(("executable", "prefix", "stdlib", "platstdlib"), "/opt/python"),
             "version": "3.11.7", "libpython": None,
         },
         Interpreter,
     )  # fmt: skip
-    facts = Interpretation(
-        interpreter=interpreter, layout=site.layout, kind="venv", command=f"{site.prefix}/bin/python", system_site=False
-    )
+    facts = Interpretation(interpreter=interpreter, layout=site.layout, kind="venv", command=f"{site.prefix}/bin/python")
     (found,) = externalpaths.find_external_paths(facts, startup, [site], tmp_path / "elsewhere")
     files = [file.path for file in found.found if file.kind == "file"]
     assert sorted(files) == [".gitignore", "build/x.so", "gen/m.py", "new.txt", "src/pkg/__init__.py", "src/pkg/_version.py"]

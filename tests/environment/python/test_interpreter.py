@@ -142,11 +142,6 @@ def test_a_venv_with_conda_meta_is_still_a_venv(venv: Path) -> None:
     assert interpret(str(venv), PLAIN).kind == "venv"
 
 
-def test_system_site_packages_are_reported(tmp_path: Path) -> None:
-    shared = make_venv(BASE, tmp_path / "shared", "--system-site-packages")
-    assert interpret(str(shared), PLAIN).system_site
-
-
 @pytest.mark.parametrize(
     ("version", "expected"),
     [
@@ -175,10 +170,9 @@ def facts(venv: Path) -> Interpretation:
 def test_a_start_without_output(facts: Interpretation, venv: Path) -> None:
     startup = start_up(facts, PLAIN)
     assert startup.problem == ""
-    assert startup.printed == ""
-    code = "import sys; print(*sys.path[1:], sep='\\n'); print(sys.flags)"
+    code = "import sys; print(*sys.path[1:], sep='\\n')"
     done = subprocess.run([venv / "bin" / "python", "-c", code], env=PLAIN, capture_output=True, text=True, check=True)
-    assert [*startup.sys_path, startup.flags] == done.stdout.splitlines()
+    assert list(startup.sys_path) == done.stdout.splitlines()
     assert startup.sys_path[-1] == str(site_of(venv))
     names = [Path(path).name for path in startup.mapped]
     assert any(name.startswith("libc.so") for name in names)
@@ -189,19 +183,16 @@ def test_a_start_without_output(facts: Interpretation, venv: Path) -> None:
 def test_python_starts_with_the_users_settings(
     facts: Interpretation, venv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PYTHONPATH is used, even with a relative entry; `.pth` files run; the caller's flags are reported unchanged."""
+    """PYTHONPATH is used, even with a relative entry, and `.pth` files run."""
     (tmp_path / "lib").mkdir()
     (tmp_path / "here" / "src").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "here")
     (site_of(venv) / "more.pth").write_text(
         f"{tmp_path}/lib\nimport sys; '/from/pth' in sys.path or sys.path.append('/from/pth')\n"
     )
-    startup = start_up(facts, {**PLAIN, "PYTHONPATH": "src", "PYTHONOPTIMIZE": "1"})
+    startup = start_up(facts, {**PLAIN, "PYTHONPATH": "src"})
     assert startup.sys_path[0] == str(tmp_path / "here" / "src")
     assert startup.sys_path[-2:] == (str(tmp_path / "lib"), "/from/pth")
-    assert "optimize=1" in startup.flags
-    assert "dont_write_bytecode=0" in startup.flags
-    assert "dont_write_bytecode=1" in start_up(facts, {**PLAIN, "PYTHONDONTWRITEBYTECODE": "1"}).flags
 
 
 def test_a_start_writes_no_files(facts: Interpretation, venv: Path) -> None:
@@ -212,23 +203,24 @@ def test_a_start_writes_no_files(facts: Interpretation, venv: Path) -> None:
     assert {path: path.lstat().st_mtime_ns for path in venv.parent.rglob("*")} == before
 
 
-def test_the_output_of_a_start_is_recorded(facts: Interpretation, venv: Path) -> None:
-    # CPython runs the `.pth` files of a venv twice.
-    noise = "import sys; 'done' in dir(sys) or (print('hello\\x1b[31m {\"sys_path\": []}'), print('oops ghp_' + 'aB3' * 12, file=sys.stderr)); sys.done = 1"
+def test_output_of_a_start_does_not_disturb_the_report(facts: Interpretation, venv: Path) -> None:
+    noise = "import sys; print('{\"sys_path\": []}'); print('oops', file=sys.stderr)"
     (site_of(venv) / "noise.pth").write_text(noise + "\n")
     startup = start_up(facts, PLAIN)
     assert startup.problem == ""
-    assert startup.printed == 'hello [31m {"sys_path": []} oops <redacted>'
     assert str(site_of(venv)) in startup.sys_path
-    (site_of(venv) / "noise.pth").write_text("import os; print('x' * 100_000); print(os.getcwd())\n")
-    assert start_up(facts, PLAIN).printed == "x" * interpreter.PRINTED
+
+
+def test_a_problem_contains_no_secret(facts: Interpretation, venv: Path) -> None:
+    (site_of(venv) / "bad.pth").write_text("import os; os.write(2, b'bad ghp_' + b'aB3' * 12 + b' abcdef1234'); os._exit(1)\n")
+    assert start_up(facts, {**PLAIN, "LICENCE": "abcdef1234"}).problem.count("<redacted>") == 2
 
 
 @pytest.mark.parametrize(
     ("start", "problem"),
     [
         ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "killed by signal 11 before the probe started"),
-        ("raise SystemExit('no start today')", "exit code 1 before the probe started"),
+        ("raise SystemExit('no start today')", "ended with exit code 1 (Fatal Python error"),
         ("import os; os._exit(5)", "exit code 5 before the probe started"),
         ("import atexit, os; atexit.register(os._exit, 9)", "exit code 9"),
         ("import os, time; os.environ.get('HANG') and time.sleep(60)", ""),
@@ -257,15 +249,14 @@ def test_an_extension_that_crashes_is_recorded(facts: Interpretation, venv: Path
         "lambda name, *args: __import__('os').abort() if name == 'sqlite3' else None)}))\n"
     )
     startup = start_up(facts, PLAIN)
-    assert startup.problem == "was killed by signal 6 while importing sqlite3"
+    assert startup.problem == "was killed by signal 6 during import of sqlite3"
     assert startup.sys_path
     assert startup.mapped
 
 
 def test_the_scratch_directory_is_replaced_in_all_values(facts: Interpretation, venv: Path) -> None:
-    (site_of(venv) / "print.pth").write_text("import os, sys; print(os.getcwd()); sys.path.append(os.getcwd())\n")
+    (site_of(venv) / "print.pth").write_text("import os, sys; sys.path.append(os.getcwd())\n")
     startup = start_up(facts, PLAIN)
-    assert startup.printed == "<scratch> <scratch>"
     assert "<scratch>" in startup.sys_path
     assert startup == start_up(facts, PLAIN)
 

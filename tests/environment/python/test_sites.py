@@ -51,7 +51,7 @@ def facts(prefix: Path, kind: Kind) -> Interpretation:
 
 
 def startup(*sys_path: Path | str) -> Startup:
-    return Startup(problem="", printed="", sys_path=tuple(map(str, sys_path)), flags="", mapped=(), locale="")
+    return Startup(problem="", sys_path=tuple(map(str, sys_path)), mapped=(), locale="")
 
 
 def listed(found: Interpretation, layout: Layout | None = None) -> set[str]:

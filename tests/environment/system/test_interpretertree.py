@@ -62,10 +62,10 @@ def facts(home: Path) -> Interpretation:
         interpreter=Interpreter(
             implementation="cpython", version="3.11.9", banner="3.11.9", executable=f"{home}/bin/{NAME}", prefix=str(alias),
             stdlib=f"{alias}/lib/{NAME}", platstdlib=f"{alias}/lib/{NAME}", libpython=f"{home}/lib/libpython3.11.so.1.0",
-            cache_tag="cpython-311", soabi="cpython-311-x86_64-linux-gnu", libc="glibc 2.36", openssl="", platform="linux-x86_64",
+            cache_tag="cpython-311", soabi="cpython-311-x86_64-linux-gnu", openssl="",
         ),
         layout=Layout(prefix=str(env), purelib="lib/p", platlib="lib/p", scripts="bin", headers="include"),
-        command=f"{env}/bin/python", kind="venv", system_site=False,
+        command=f"{env}/bin/python", kind="venv",
     )  # fmt: skip
 
 
