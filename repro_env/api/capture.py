@@ -22,7 +22,6 @@ from repro_env.environment.machine import variables
 from repro_env.environment.python import interpreter
 from repro_env.environment.python import selection as targets
 from repro_env.environment.python.selection import Target
-from repro_env.environment.secrets import export
 from repro_env.environment.secrets.bundles import SecretSearch
 from repro_env.environment.source.siblings import mentioned_paths
 from repro_env.environment.wheels import identification as wheels
@@ -104,7 +103,6 @@ def capture(request: Request, *, store: Store, tell: Tell) -> CaptureResult:
     mentioned = mentioned_paths(code.tree.root, code.tree.found)
     shared = siblings.find_at_capture(spec, mentioned, code.tree.excluded, [path for path, _ in request.code.data], store)
     sourcedirectory.remember(spec, store, shared)
-    export.remember(spec, store)
     return CaptureResult(
         path=output / "spec.json",
         spec=spec,

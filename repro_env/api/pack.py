@@ -17,7 +17,7 @@ import msgspec
 from repro_env.compare.environments import code
 from repro_env.delivery.builder.locations import Artifact, Finder, Search
 from repro_env.delivery.builder.trees import Trees
-from repro_env.environment.secrets import export
+from repro_env.environment.secrets import bundles
 from repro_env.io.files import atomic_stream, chunks_of
 from repro_env.oci import tar
 from repro_env.oci.entry import Entry, Members
@@ -61,7 +61,7 @@ def pack(spec: Spec, directory: Path, target: Path, *, everything: bool, frozen:
     if not target.parent.is_dir():
         raise UsageError("this directory does not exist", where=str(target.parent), hint="create it first")
     code.check_unchanged(spec, directory, frozen=frozen, store=store)
-    export.check(spec, directory, store=store)
+    bundles.check_files(directory)
     trees = Trees(spec, directory, store)
     finder = Finder(spec, directory, store, trees.blob_sources)
     with closing(finder), closing(trees.blob_sources):

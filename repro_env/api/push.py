@@ -22,7 +22,7 @@ from repro_env.delivery.builder.remote import SPEC_TYPE, TITLE, Copy
 from repro_env.delivery.builder.trees import Trees
 from repro_env.delivery.documents import provenance, sbom
 from repro_env.delivery.targets.registry import RegistryOutput
-from repro_env.environment.secrets import export
+from repro_env.environment.secrets import bundles
 from repro_env.io.files import chunks_of, read_regular, sha256_of
 from repro_env.oci.manifestreader import Descriptor, blob_of
 from repro_env.registry import referrers
@@ -78,7 +78,7 @@ def push(spec: Spec, directory: Path, to: Reference, *, frozen: bool = False, st
     """
     consistency.check_platform(spec)
     code.check_unchanged(spec, directory, frozen=frozen, store=store)
-    export.check(spec, directory, store=store)
+    bundles.check_files(directory)
     for note in notes(spec):
         tell(note)
     copies = [copy.repository for copy in remote.read(directory).copies if copy.repository.startswith(f"{to.host}/")]

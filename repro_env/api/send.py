@@ -14,7 +14,7 @@ from repro_env.compare.environments import code
 from repro_env.delivery.builder.plan import Plan
 from repro_env.delivery.targets import argument
 from repro_env.delivery.targets.argument import Target
-from repro_env.environment.secrets import export
+from repro_env.environment.secrets import bundles
 from repro_env.oci import paths as image_layout
 from repro_env.oci.paths import is_below
 from repro_env.schema.errors import UsageError
@@ -93,7 +93,7 @@ def send(
     if source:
         code.check_unchanged(spec, directory, frozen=frozen, store=store)
     if target.kind == "registry":
-        export.check(spec, directory, store=store)
+        bundles.check_files(directory)
     if not source:
         for note in notes(spec):
             tell(note)

@@ -2,7 +2,7 @@
 
 There are three kinds of rule. TOKENS are recognized by their form, anywhere. NAMED values are recognized by the name before
 them (`password: ...`), if the value looks random (`is_random`, `is_password`). FILES are recognized by their
-names. All patterns are ASCII, so that they can be compiled for bytes too. Any change here
+names. All patterns are ASCII, so that they can be compiled for bytes too. Any change here or in `environment.secrets.rules`
 must raise RULE, so that files are searched again.
 """
 
@@ -13,7 +13,7 @@ import json
 import re
 from typing import NamedTuple
 
-RULE = 3
+RULE = 4
 """Version of the rules; part of the cache keys of files that hold no secret."""
 
 

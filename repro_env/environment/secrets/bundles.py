@@ -1,4 +1,4 @@
-"""Search trees and wheels for secrets before they are bundled.
+"""Search trees and wheels for secrets before they are bundled, and the files of a spec before they leave the machine.
 
 The source is searched elsewhere (`environment.source.selection`). Files from an index are public and are not searched.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -16,6 +17,7 @@ from repro_env.oci.entry import Contents, Entry
 from repro_env.schema.errors import CaptureError
 from repro_env.schema.globs import globs
 from repro_env.store.facts import FactCache
+from repro_env.store.specs import files
 
 
 class SecretSearch:
@@ -70,6 +72,21 @@ class SecretSearch:
             self.notes.append(scanner.declaration(secret))
         else:
             self._secrets[secret] = None
+
+
+def check_files(directory: Path) -> None:
+    """Raise `CaptureError` if a file of a spec contains a secret, since it may have been edited after the capture.
+
+    The blobs of a spec cannot change: their digests are in it, and the capture searched them.
+    """
+    found = [secret for name in files.present(directory) for secret in scanner.in_file(directory, name)]
+    if found:
+        count = len({secret.path for secret in found})
+        raise CaptureError(
+            f"{count} file{' contains' if count == 1 else 's contain'} a secret; nothing was sent or written",
+            where=str(directory),
+            hint="remove the secrets and capture again:\n     " + scanner.report(found),
+        )
 
 
 def _secrets(entries: Sequence[Entry], contents: Contents) -> Iterator[Secret]:

@@ -34,7 +34,7 @@ AWS_SECRET = "wJalrXUtnFEMI" + "K7MDENGbPxRfiCYzK3qLm9TsV0u"
         ("xoxb-" + "210987654321-AbCdEfGhIjKlMnOp", "Slack token"),
         ("OPENAI = 'sk-proj-" + "AbCd1234EfGh5678IjKl9012MnOp'", "API key"),
         ("sk-" + "ant-api03-AbCd1234EfGh5678IjKl9012MnOpQrSt", "API key"),
-        (f"id = {AWS_ID}\nsecret = {AWS_SECRET}\n", "AWS secret key"),
+        (f"{AWS_ID}\n{AWS_SECRET}\n", "AWS secret key"),
         ("postgresql://ann:" + f"tr0ub4dor%263@db.{HOST}/x", "password in a URL"),
         ("pip install --index-url https://ci:" + f"Zk29slqpe@packages.{HOST}/simple", "password in a URL"),
     ],
