@@ -6,14 +6,13 @@ dpkg is not started: `info/*.list` has the files of each package, `info/*.md5sum
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
 
 from repro_env.environment.system import packages
 from repro_env.environment.system.packages import Package, Relations
-from repro_env.io.files import read_regular
 from repro_env.schema.errors import LockError
 
 SHELL = (
@@ -29,10 +28,11 @@ EXCLUDED = re.compile(
 UNDECLARED = (("libapt-pkg", "dpkg"),)
 """libapt-pkg reads dpkg's tables of architectures."""
 _NAME = re.compile(r"\s*([a-z0-9][a-z0-9+.-]*)")
+_FIELD = re.compile(r"^([\w-]+):(.*(?:\n[ \t].*)*)", re.MULTILINE)
+"""A line that begins with white space continues the line before."""
+_CONFFILE = re.compile(r"^\s*(/.*) ([0-9a-f]{32})$", re.MULTILINE)
+"""Files marked `obsolete` or `remove-on-upgrade` no longer belong to the package; `newconffile` has no md5."""
 _INSTALLED = frozenset({"installed", "triggers-awaited", "triggers-pending"})
-_MAX_FILE = 256 << 20
-"""Bytes of the status file; a package needs about 1,500."""
-_FIELDS = ("Package", "Status", "Architecture", "Version", "Depends", "Pre-Depends", "Recommends", "Provides", "Conffiles")
 
 
 class Paragraph(Relations, frozen=True, kw_only=True):
@@ -61,11 +61,10 @@ class Database(packages.Database):
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._directory = root / "var/lib/dpkg"
-        below = None if root == Path("/") else root  # no symlink of an image may lead to a file of this machine
-        self._paragraphs = dict(_paragraphs(self._directory / "status", below))
+        self._paragraphs = dict(_paragraphs(self._directory / "status"))
         native = next((package.architecture for package in self._paragraphs if package.name == "dpkg"), "")
         super().__init__(self._paragraphs, native)
-        self._diversions = _diversions(self._directory / "diversions", below)
+        self._diversions = _diversions(self._directory / "diversions")
         self._usr_merge_links = _usr_merge_links(root)
 
     def owners(self, paths: Iterable[str]) -> dict[str, tuple[Package, ...]]:
@@ -138,80 +137,36 @@ class Database(packages.Database):
         return exact if Path(exact).exists() else f"{self._directory}/info/{package.name}.{kind}"
 
 
-def _paragraphs(path: Path, below: Path | None) -> Iterable[tuple[Package, Paragraph]]:
+def _paragraphs(path: Path) -> Iterator[tuple[Package, Paragraph]]:
     """The installed packages in the status file."""
-    for paragraph in _read(path, below).split("\n\n"):
-        if not paragraph.strip():
+    for text in path.read_text("utf-8", "surrogateescape").split("\n\n"):
+        fields = {name: value.strip() for name, value in _FIELD.findall(text)}
+        if fields.get("Status", "").rpartition(" ")[2] not in _INSTALLED:
             continue
-        fields = _fields(paragraph)
-        if fields.get("Status", "").split()[-1:] and fields["Status"].split()[-1] in _INSTALLED:
-            if not all(fields.get(field) for field in ("Package", "Architecture", "Version")):
-                raise LockError(
-                    "the dpkg database has a package without a name, architecture or version",
-                    where=str(path),
-                    hint="run dpkg --audit",
-                )
-            package = Package(fields["Package"], fields["Architecture"], fields["Version"])
-            yield (
-                package,
-                Paragraph(
-                    requires=_groups(fields.get("Pre-Depends", "")) + _groups(fields.get("Depends", "")),
-                    recommends=_groups(fields.get("Recommends", "")),
-                    provides=tuple(name for group in _groups(fields.get("Provides", "")) for name in group),
-                    conffiles=_conffiles(fields.get("Conffiles", "")),
-                    text=paragraph.strip("\n"),
-                ),
+        if not all(fields.get(field) for field in ("Package", "Architecture", "Version")):
+            raise LockError(
+                "the dpkg database has a package without a name, architecture or version",
+                where=str(path),
+                hint="run dpkg --audit",
             )
-
-
-def _read(path: Path, below: Path | None) -> str:
-    return read_regular(path, _MAX_FILE, below=below).decode("utf-8", "surrogateescape")
-
-
-def _fields(paragraph: str) -> dict[str, str]:
-    """The fields in `_FIELDS`; a line that begins with white space continues the line before."""
-    fields: dict[str, str] = {}
-    name = ""
-    for line in paragraph.strip("\n").split("\n"):
-        if line[:1] in (" ", "\t"):
-            if name:
-                fields[name] += "\n" + line.strip()
-            continue
-        field, _, value = line.partition(":")
-        name = field if field in _FIELDS else ""
-        if name:
-            fields[name] = value.strip()
-    return fields
+        paragraph = Paragraph(
+            requires=_groups(fields.get("Pre-Depends", "")) + _groups(fields.get("Depends", "")),
+            recommends=_groups(fields.get("Recommends", "")),
+            provides=tuple(name for group in _groups(fields.get("Provides", "")) for name in group),
+            conffiles=tuple(_CONFFILE.findall(fields.get("Conffiles", ""))),
+            text=text.strip("\n"),
+        )
+        yield Package(fields["Package"], fields["Architecture"], fields["Version"]), paragraph
 
 
 def _groups(text: str) -> tuple[tuple[str, ...], ...]:
-    groups = []
-    for group in text.replace("\n", " ").split(","):
-        names = tuple(match[1] for alternative in group.split("|") if (match := _NAME.match(alternative)))
-        if names:
-            groups.append(names)
-    return tuple(groups)
+    groups = (tuple(match[1] for name in group.split("|") if (match := _NAME.match(name))) for group in text.split(","))
+    return tuple(group for group in groups if group)
 
 
-def _conffiles(text: str) -> tuple[tuple[str, str], ...]:
-    """Parse lines `<path> <md5>`.
-
-    Files marked `obsolete` or `remove-on-upgrade` no longer belong to the package; `newconffile` has no md5.
-    """
-    conffiles = []
-    for line in text.splitlines():
-        words = line.rsplit(" ", 1)
-        if len(words) == 2 and words[0].startswith("/") and re.fullmatch(r"[0-9a-f]{32}", words[1]):
-            conffiles.append((words[0], words[1]))
-    return tuple(conffiles)
-
-
-def _diversions(path: Path, below: Path | None) -> tuple[Diversion, ...]:
+def _diversions(path: Path) -> tuple[Diversion, ...]:
     """Three lines each: from, to, package (`:` for a local diversion, which applies to every package)."""
-    try:
-        lines = _read(path, below).splitlines()
-    except FileNotFoundError:
-        return ()
+    lines = path.read_text("utf-8", "surrogateescape").splitlines() if path.exists() else []
     return tuple(Diversion(*record) for record in zip(lines[::3], lines[1::3], lines[2::3], strict=False))
 
 

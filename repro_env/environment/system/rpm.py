@@ -40,15 +40,13 @@ _DIRECTORIES = ("usr/lib/sysimage/rpm", "var/lib/rpm")
 _FILES = ("rpmdb.sqlite", "Packages.db", "Packages")
 _PACKAGE_END, _FIELD, _ITEM_END, _PART = "\x1c", "\x1e", "\x1f", "\x1d"
 """End of a package, between its fields, end of an item of a list, between an item's parts."""
-_HEADERS = (
-    _FIELD.join(["%{DBINSTANCE}", "%{NAME}", "%{EPOCH}", "%{VERSION}", "%{RELEASE}", "%{ARCH}"])
-    + f"{_FIELD}[%{{REQUIRENAME}}{_PART}%{{REQUIREFLAGS}}{_ITEM_END}]{_FIELD}[%{{PROVIDENAME}}{_ITEM_END}]{_FIELD}[%{{RECOMMENDNAME}}{_ITEM_END}]{_PACKAGE_END}"
-)
-_NAMES = f"%{{DBINSTANCE}}{_FIELD}[%{{FILENAMES}}{_ITEM_END}]{_PACKAGE_END}"
-_DETAILS = (
-    f"%{{DBINSTANCE}}{_FIELD}[%{{FILENAMES}}{_PART}%{{FILEFLAGS}}{_PART}%{{FILESTATES}}{_PART}%{{FILEDIGESTS}}"
-    f"{_ITEM_END}]{_PACKAGE_END}"
-)
+_FORM = _FIELD.join(
+    (
+        "%{NAME}", "%{EPOCH}", "%{VERSION}", "%{RELEASE}", "%{ARCH}", f"[%{{REQUIRENAME}}{_PART}%{{REQUIREFLAGS}}{_ITEM_END}]",
+        f"[%{{PROVIDENAME}}{_ITEM_END}]", f"[%{{RECOMMENDNAME}}{_ITEM_END}]",
+        f"[%{{FILENAMES}}{_PART}%{{FILEFLAGS}}{_PART}%{{FILESTATES}}{_PART}%{{FILEDIGESTS}}{_ITEM_END}]",
+    )
+) + _PACKAGE_END  # fmt: skip
 _WORD = re.compile(r"[()]|[^\s()]+(?:\([^\s()]*\)[^\s()]*)*")
 """A parenthesis, or a word; a word may contain its own parentheses, like `libc.so.6()(64bit)`."""
 _SIGN = re.compile(r"[<>=]+")
@@ -62,12 +60,6 @@ _NORMAL = "0"
 """RPMFILE_STATE_NORMAL. Files in other states were not installed (`--nodocs`) or belong to another package."""
 _MAX_OUTPUT = 1 << 30
 _TIMEOUT = 300.0
-
-
-class Header(Relations, frozen=True, kw_only=True):
-    """What the database contains about an installed package."""
-
-    instance: str
 
 
 class File(msgspec.Struct, frozen=True):
@@ -88,33 +80,29 @@ class Database(packages.Database):
     separator = "."
 
     def __init__(self, root: Path = Path("/")) -> None:
-        self._root = "" if root == Path("/") else str(root)
+        self._root = "" if root == Path("/") else os.path.realpath(root)
         directory = _database_directory(root)
         if directory is None:
             hint = f"expected {' or '.join(_DIRECTORIES)} with {_FILES[0]}"
             raise LockError("this machine has no rpm database", where=str(root), hint=hint)
         self._directory = directory
-        self._headers = dict(self._read())
-        if not self._headers:
+        self._files: dict[Package, tuple[File, ...]] = {}
+        relations = {package: described for package, described in map(self._parse, self._query()) if package.name != "gpg-pubkey"}
+        if not relations:  # rpm stores trusted signing keys like packages
             raise LockError("the rpm database has no packages", where=str(directory), hint="try rpm --rebuilddb")
-        counts = Counter(package.architecture for package in self._headers if package.architecture != self.universal)
+        counts = Counter(package.architecture for package in relations if package.architecture != self.universal)
         machine = os.uname().machine
         native = machine if machine in counts else min(counts, key=lambda name: (-counts[name], name), default="")
-        super().__init__(self._headers, native)
-        self._by_instance = {header.instance: package for package, header in self._headers.items()}
-        self._details: dict[Package, tuple[File, ...]] = {}
-        self._pending_details: set[Package] = set()
-        """Packages whose files are needed soon: one query for many packages is as fast as a query for one."""
+        super().__init__(relations, native)
         self._real_directories: dict[str, str] = {}
 
     def owners(self, paths: Iterable[str]) -> dict[str, tuple[Package, ...]]:
         requested = set(paths)
         names = {path.rpartition("/")[2] for path in requested}
         owners: dict[str, list[Package]] = {}
-        for package, files in self._names.items():
-            for path in files:
-                directory, _, name = path.rpartition("/")
-                if name in names and (real_path := f"{self._real_directory(directory)}/{name}") in requested:
+        for package in self.packages:
+            for file in self._files[package]:
+                if file.path.rpartition("/")[2] in names and (real_path := self._real(file.path)) in requested:
                     owners.setdefault(real_path, []).append(package)
         return {path: tuple(dict.fromkeys(packages)) for path, packages in owners.items()}
 
@@ -124,19 +112,11 @@ class Database(packages.Database):
         Other ghosts are this machine's state (logs, caches, seeds). A ghost link selects an alternative, and a tool of the package
         writes ghost configuration (crypto-policies).
         """
-        return [file.path for file in self._files(package) if self._is_installed(file)]
+        return [file.path for file in self._files[package] if self._is_installed(file)]
 
     def checksums(self, package: Package) -> dict[str, str]:
-        return {
-            file.path: file.digest
-            for file in self._files(package)
-            if file.digest and not file.flags & _GHOST and self._is_installed(file)
-        }
-
-    def with_dependencies(self, roots: Iterable[Package]) -> tuple[Package, ...]:
-        packages = super().with_dependencies(roots)
-        self._pending_details |= set(packages)
-        return packages
+        files = (file for file in self._files[package] if file.digest and not file.flags & _GHOST)
+        return {file.path: file.digest for file in files if self._is_installed(file)}
 
     def database_files(self, packages: Iterable[Package]) -> dict[str, bytes]:  # noqa: ARG002
         """Empty; the reason is in this module's docstring."""
@@ -148,11 +128,10 @@ class Database(packages.Database):
     @cached_property
     def _by_path(self) -> dict[str, tuple[Package, ...]]:
         """The owners of the paths that packages require."""
-        groups = (group for header in self._headers.values() for group in (*header.requires, *header.recommends))
-        paths = {name for group in groups for name in group if name.startswith("/")}
-        real_paths = {path: f"{self._real_directory(path.rpartition('/')[0])}/{path.rpartition('/')[2]}" for path in paths}
-        owners = self.owners(real_paths.values())
-        return {path: owners.get(real_path, ()) for path, real_path in real_paths.items()}
+        groups = (group for relations in self._relations.values() for group in (*relations.requires, *relations.recommends))
+        paths = {name: self._real(name) for group in groups for name in group if name.startswith("/")}
+        owners = self.owners(paths.values())
+        return {path: owners.get(real_path, ()) for path, real_path in paths.items()}
 
     def _is_installed(self, file: File) -> bool:
         if file.state != _NORMAL or (file.flags & _DOC and not file.flags & _LICENSE):
@@ -165,60 +144,36 @@ class Database(packages.Database):
             return stat.S_ISLNK(mode) or not file.flags & _GHOST or bool(file.flags & _CONFIG)
         return True
 
-    def _real_directory(self, directory: str) -> str:
+    def _real(self, path: str) -> str:
+        """The path with its directory resolved."""
+        directory, _, name = path.rpartition("/")
         if directory not in self._real_directories:
-            self._real_directories[directory] = os.path.realpath(self._root + directory)[
-                len(os.path.realpath(self._root)) if self._root else 0 :
-            ]
-        return self._real_directories[directory].rstrip("/")
+            self._real_directories[directory] = os.path.realpath(self._root + directory)[len(self._root) :].rstrip("/")
+        return f"{self._real_directories[directory]}/{name}"
 
-    @cached_property
-    def _names(self) -> dict[Package, list[str]]:
-        """The paths of each package's files."""
-        rows = self._query(_NAMES, ["-a"], 2)
-        # Other instances are signing keys, see `_read`.
-        return {self._by_instance[instance]: _items(names) for instance, names in rows if instance in self._by_instance}
-
-    def _files(self, package: Package) -> tuple[File, ...]:
-        if package not in self._details:
-            packages = sorted({package} | (self._pending_details - self._details.keys()))
-            instances = [self._headers[item].instance for item in packages]
-            for instance, files in self._query(_DETAILS, ["--querybynumber", *instances], 2):
-                self._details[self._by_instance.get(instance, package)] = tuple(map(self._file, _items(files)))
-        if package not in self._details:
-            raise self._unreadable(f"rpm does not list the files of {package.name}")
-        return self._details[package]
-
-    def _file(self, text: str) -> File:
-        path, flags, state, digest = self._parts(text, 4)
-        if not (path.startswith("/") and flags.isdecimal()):
-            raise self._unreadable(f"rpm describes a file as {text!r}")
-        return File(path, int(flags), _NORMAL if state == _NONE else state, "" if digest == _NONE else digest)
-
-    def _read(self) -> Iterator[tuple[Package, Header]]:
-        for instance, name, epoch, version, release, architecture, requires, provides, recommends in self._query(
-            _HEADERS, ["-a"], 9
-        ):
-            if name == "gpg-pubkey":
-                continue  # a trusted signing key, which rpm stores like a package
-            if not (instance.isdecimal() and name and version and release):
-                raise self._unreadable(f"rpm describes a package as {name!r}")
-            requirements = [self._parts(item, 2) for item in _items(requires)]
-            if not all(flags.isdecimal() for _, flags in requirements):
-                raise self._unreadable(f"rpm gives no flags for a requirement of {name}")
+    def _parse(self, fields: list[str]) -> tuple[Package, Relations]:
+        """A package and its relations; its files are stored."""
+        try:
+            name, epoch, version, release, architecture, requires, provides, recommends, files = fields
             package = Package(name, architecture, (f"{epoch}:" if epoch != _NONE else "") + f"{version}-{release}")
-            names = [name for name, flags in requirements if not int(flags) & (_SCRIPTS | _RPMLIB)]
-            header = Header(
-                instance=instance,
-                requires=tuple((part,) for name in dict.fromkeys(names) for part in capabilities(name)),
-                provides=tuple(_items(provides)),
-                recommends=tuple((part,) for name in _items(recommends) for part in capabilities(name)),
+            requirements = [item.split(_PART) for item in _items(requires)]
+            names = dict.fromkeys(name for name, flags in requirements if not int(flags) & (_SCRIPTS | _RPMLIB))
+            self._files[package] = tuple(
+                File(path, int(flags), _NORMAL if state == _NONE else state, "" if digest == _NONE else digest)
+                for path, flags, state, digest in (item.split(_PART) for item in _items(files))
             )
-            yield package, header
+        except ValueError:
+            raise self._unreadable(f"unexpected output of rpm: {_FIELD.join(fields)[:80]!r}") from None
+        relations = Relations(
+            requires=tuple((part,) for name in names for part in capabilities(name)),
+            provides=tuple(_items(provides)),
+            recommends=tuple((part,) for name in _items(recommends) for part in capabilities(name)),
+        )
+        return package, relations
 
-    def _query(self, form: str, arguments: list[str], parts: int) -> Iterator[list[str]]:
-        """The output of an rpm query: a list of fields for each package."""
-        argv = ["rpm", "--dbpath", str(self._directory), "--query", "--queryformat", form, *arguments]
+    def _query(self) -> Iterator[list[str]]:
+        """The fields of each package in the output of rpm."""
+        argv = ["rpm", "--dbpath", str(self._directory), "--query", "--queryformat", _FORM, "-a"]
         try:
             result = process.run(argv, env={"PATH": SYSTEM_PATH, "LC_ALL": "C", "HOME": "/"}, timeout=_TIMEOUT, limit=_MAX_OUTPUT)
         except FileNotFoundError:
@@ -233,17 +188,7 @@ class Database(packages.Database):
         text = result.stdout.decode(errors="surrogateescape")
         if not text.endswith(_PACKAGE_END) and text:
             raise self._unreadable("the output of rpm is incomplete")
-        for package in text.split(_PACKAGE_END)[:-1]:
-            fields = package.split(_FIELD)
-            if len(fields) != parts:
-                raise self._unreadable(f"unexpected output of rpm: {package[:80]!r}")
-            yield fields
-
-    def _parts(self, text: str, count: int) -> list[str]:
-        parts = text.split(_PART)
-        if len(parts) != count:
-            raise self._unreadable(f"unexpected output of rpm: {text[:80]!r}")
-        return parts
+        return (package.split(_FIELD) for package in text.split(_PACKAGE_END)[:-1])
 
     def _unreadable(self, why: str) -> LockError:
         return LockError(

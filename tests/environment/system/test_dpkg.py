@@ -167,16 +167,3 @@ def test_packages_and_files_of_this_machine_match_dpkg() -> None:
     assert libc is not None
     listed = process.run(["dpkg-query", "-L", *keys([libc])]).stdout.decode().splitlines()
     assert database.files(libc) == [line for line in listed if re.match("/[^.]", line)]
-
-
-@pytest.mark.parametrize("link", ["var", "var/lib", "var/lib/dpkg", "var/lib/dpkg/status"])
-def test_a_symlink_in_the_database_of_an_image_is_not_followed(tmp_path: Path, link: str) -> None:
-    status = tmp_path / "machine/var/lib/dpkg/status"
-    status.parent.mkdir(parents=True)
-    status.write_text("Package: bash\nStatus: install ok installed\nArchitecture: amd64\nVersion: 5\n\n")
-    image = tmp_path / "image"
-    (image / link).parent.mkdir(parents=True)
-    (image / link).symlink_to(tmp_path / "machine" / link)
-    assert [package.name for package in Database(tmp_path / "machine").packages] == ["bash"]
-    with pytest.raises(OSError, match="a symbolic link"):
-        Database(image)

@@ -226,7 +226,7 @@ def test_unexpected_output_of_rpm_is_an_error(machine: Machine, tmp_path: Path, 
     machine.add("bash")
     fake = tmp_path / "bin/rpm"
     fake.parent.mkdir()
-    for answer in (r"1\036bash\034", r"x\036bash\036(none)\0365\0361\036x86_64\036\036\036\034", "cut short"):
+    for answer in (r"1\036bash\034", r"bash\036(none)\0365\0361\036x86_64\036a\035x\037\036\036\036\034", "cut short"):
         fake.write_text(f"#!/bin/sh\nprintf '{answer}'\n")
         fake.chmod(0o755)
         monkeypatch.setattr(rpm, "SYSTEM_PATH", f"{fake.parent}:/usr/bin:/bin")
