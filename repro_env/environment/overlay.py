@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
 from repro_env.environment.live import LiveEnvironment, Request
 from repro_env.environment.python.externalpaths import collect_link_targets
 from repro_env.environment.python.sites import Site
-from repro_env.environment.system.tree import Tree, within
+from repro_env.environment.system.tree import LiveContents, Tree, within
 from repro_env.environment.wheels import composition
-from repro_env.io.files import FileContents, Key, keys_of
+from repro_env.io.files import FileContents, keys_of
 from repro_env.oci.entry import Entry, entries_of, sort_with_parents
 from repro_env.oci.paths import HOME, inside
 from repro_env.schema.environment import Startup
@@ -58,8 +57,12 @@ def overlay(
         Entry(path, "file", size=len(data), sha256=hashlib.sha256(data).hexdigest()) for path, data in generated_contents.items()
     ]
     generated_contents |= {f"{sites[0].root}/{path}": data for path, data in generated.items()}
+    environment = FileContents(sites[0].prefix, strip=sites[0].root, keys=keys_of(sites[0].found))
     tree = (
-        Tree(entries=tuple(sort_with_parents(entries)), contents=_Contents(sites[0], keys, generated_contents))
+        Tree(
+            entries=tuple(sort_with_parents(entries)),
+            contents=LiveContents(generated_contents, keys, (sites[0].root, environment)),
+        )
         if entries
         else None
     )
@@ -72,22 +75,3 @@ def _by_real_name(site: Site, startup: Startup) -> list[Entry]:
     if site.layout.in_place or real == str(site.prefix) or not any(within(path, (real,)) for path in startup.sys_path):
         return []
     return [Entry(inside(real), "link", target=f"/{site.root}")]
-
-
-class _Contents:
-    """Reads entries below the environment's prefix from there, and all others from their own path.
-
-    `keys`: the keys of those others by path from the root; `generated`: contents that are not in a file, by the same path.
-    """
-
-    def __init__(self, site: Site, keys: Mapping[str, Key], generated: Mapping[str, bytes]) -> None:
-        self._generated = generated
-        self._root = f"{site.root}/"
-        self._environment = FileContents(site.prefix, strip=site.root, keys=keys_of(site.found))
-        self._outside = FileContents(Path("/"), keys=keys)
-
-    def chunks(self, entry: Entry) -> Iterator[bytes]:
-        if entry.path in self._generated:
-            return iter([self._generated[entry.path]])
-        below = entry.path.startswith(self._root)
-        return (self._environment if below else self._outside).chunks(entry)

@@ -117,7 +117,6 @@ def is_conda(prefix: str) -> bool:
 def describe() -> "dict[str, object]":
     """The facts about this interpreter and its environment (`Interpretation` in `schema/environment.py`)."""
     import platform
-    import sysconfig
 
     prefix, keys = find_venv(sys.executable)
     if prefix is None:
@@ -133,7 +132,6 @@ def describe() -> "dict[str, object]":
         "platstdlib": find_platstdlib(stdlib),
         "libpython": find_libpython(),
         "cache_tag": sys.implementation.cache_tag or "",
-        "soabi": sysconfig.get_config_var("SOABI") or "",
         "openssl": openssl_version(),
     }
     kind = "venv" if keys else "conda" if is_conda(prefix) else "interpreter"

@@ -54,7 +54,6 @@ class Interpreter(Frozen, frozen=True, kw_only=True):
     """The shared libpython that the process has loaded, symlinks resolved; None for a static build."""
     cache_tag: Line
     """`cpython-311`."""
-    soabi: Line
     openssl: Line
     """`ssl.OPENSSL_VERSION`, or why it is not available."""
 

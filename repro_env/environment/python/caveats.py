@@ -18,10 +18,9 @@ from repro_env.environment.system.programs import script_interpreter
 from repro_env.environment.system.tree import Tree, real, within
 from repro_env.io.files import Found, read_head
 from repro_env.oci.paths import inside
-from repro_env.schema import codec, redact
+from repro_env.schema import redact
 from repro_env.schema.environment import Layout
 from repro_env.schema.messages import shorten
-from repro_env.store.store import Store
 
 _UNCHECKED = (1).to_bytes(4, "little")
 """Flags of a .pyc file with an unchecked hash of its source (PEP 552)."""
@@ -49,21 +48,10 @@ def of_environment(request: Request, live: LiveEnvironment, overlay: Tree | None
     if path and any(not part.startswith("/") for part in path.split(":")):
         yield "PYTHONPATH has a relative or empty entry; a run uses such entries from its own PYTHONPATH, within the source"
     for site in live.sites:
-        yield from _of_site_cached(site, live.facts.interpreter.cache_tag, request.store)
+        yield from of_site(site.layout, site.found, live.facts.interpreter.cache_tag)
     yield from (external_path.excluded for external_path in live.external if external_path.excluded)
-    yield from _referenced_paths(overlay, live, request.workspace, request.store)
+    yield from _referenced_paths(overlay, live, request.workspace)
     yield from _missing_programs(live)
-
-
-def _of_site_cached(site: Site, cache_tag: str, store: Store) -> tuple[str, ...]:
-    """Return the lines of `of_site`, cached while no file of the site changes: they require reading all bytecode."""
-    key = codec.digest([site.layout, site.state, cache_tag])
-    lines = store.facts.recall("unsaid", key, tuple[str, ...])
-    if lines is None:
-        lines = of_site(site.layout, site.found, cache_tag)
-        if site.settled:
-            store.facts.put("unsaid", key, codec.canonical(lines))
-    return lines
 
 
 def of_site(layout: Layout, found: Sequence[Found], cache_tag: str) -> tuple[str, ...]:
@@ -99,7 +87,7 @@ def _contains(path: Path, pattern: re.Pattern[bytes]) -> bool:
     return pattern.search(read_head(path, 1 << 20)) is not None
 
 
-def _referenced_paths(overlay: Tree | None, live: LiveEnvironment, workspace: Path, store: Store) -> Iterator[str]:
+def _referenced_paths(overlay: Tree | None, live: LiveEnvironment, workspace: Path) -> Iterator[str]:
     """A line for each absolute path that unpackaged code refers to, that exists here, and that a run would not have.
 
     Packaged code is skipped: it is the same on every machine.
@@ -114,7 +102,7 @@ def _referenced_paths(overlay: Tree | None, live: LiveEnvironment, workspace: Pa
     ]
     own += [real(directory) for directory in own]
     naming: dict[str, list[str]] = {}
-    for file, path in _constants(overlay, live.sites, store):
+    for file, path in _constants(overlay, live.sites):
         if not within(path, (*_SYSTEM, *own)) and path not in image_paths and real(path) not in image_paths and _is_far(path):
             naming.setdefault(path, []).append(file)
     for path in sorted(naming):
@@ -129,17 +117,12 @@ def _is_far(path: str) -> bool:
     return path.count("/") > 1 and path != str(Path.home()) and os.path.exists(path)  # noqa: PTH110
 
 
-def _constants(overlay: Tree, sites: Sequence[Site], store: Store) -> list[tuple[str, str]]:
-    """(file on this machine, absolute path quoted in it); cached until a file changes."""
-    code = [entry for entry in overlay.entries if entry.kind == "file" and entry.path.endswith(".py") and entry.size <= _MAX_SIZE]
-    key = codec.digest([(entry.path, entry.sha256) for entry in code])
-    cached = store.facts.recall("named", key, list[tuple[str, str]])
-    if cached is None:
-        cached = [
-            (str(file), path) for file in (on_host(entry.path, sites) for entry in code) for path in dict.fromkeys(_in(file))
-        ]
-        store.facts.put("named", key, codec.canonical(cached))
-    return cached
+def _constants(overlay: Tree, sites: Sequence[Site]) -> Iterator[tuple[str, str]]:
+    """Yield (file on this machine, absolute path quoted in it)."""
+    for entry in overlay.entries:
+        if entry.kind == "file" and entry.path.endswith(".py") and entry.size <= _MAX_SIZE:
+            file = on_host(entry.path, sites)
+            yield from ((str(file), path) for path in dict.fromkeys(_in(file)))
 
 
 def _in(file: Path) -> Iterator[str]:

@@ -22,7 +22,6 @@ from repro_env.environment.system import interpretertree
 from repro_env.environment.system.tree import parent_directories
 from repro_env.environment.wheels import composition
 from repro_env.io.files import Found, fingerprint, walk
-from repro_env.io.hashes import settled
 from repro_env.oci.paths import root_of
 from repro_env.schema.environment import Interpretation, Layout, Startup
 
@@ -46,8 +45,6 @@ class Site(msgspec.Struct, frozen=True):
     """The sha256 (hex) of each file."""
     state: str
     """`io.files.fingerprint` of `found`."""
-    settled: bool
-    """Whether the state decides the hashes (`io.hashes.settled`)."""
 
     @property
     def root(self) -> str:
@@ -87,7 +84,7 @@ class Site(msgspec.Struct, frozen=True):
 def list_site(number: int, facts: Interpretation, layout: Layout, scanned: distributions.Scan) -> Site:
     """A site before its files are hashed."""
     found = list_files(facts, layout, scanned)
-    return Site(number, layout, scanned, found, {}, fingerprint(found), settled(found))
+    return Site(number, layout, scanned, found, {}, fingerprint(found))
 
 
 def _generated_file(path: str, data: bytes, live: Found | None) -> Found:

@@ -37,7 +37,7 @@ from repro_env.environment.system import libraries as systemlibraries
 from repro_env.environment.system.libraries import Needs, SystemLibraries
 from repro_env.environment.system.packages import Database, Package, PackagedFile, find_edited
 from repro_env.environment.system.programs import Program, find
-from repro_env.environment.system.tree import LiveTree, Tree, include_all, list_names, real, within
+from repro_env.environment.system.tree import LiveTree, Tree, list_names, real, within
 from repro_env.io.hashes import FileHashes
 from repro_env.oci.entry import sort_with_parents
 from repro_env.oci.paths import SYSTEM_PATH
@@ -191,7 +191,7 @@ def _packages(
 def _walk(directory: str) -> LiveTree:
     tree = LiveTree()
     try:
-        tree.add_directory(directory, include_all)
+        tree.add_directory(directory)
     except PermissionError as error:
         hint = "make it readable, or name the programs that are needed"
         raise LockError(
@@ -307,7 +307,7 @@ def _add_locale(tree: LiveTree, locale: str) -> None:
     names = (locale, f"{language}{dot}{'iso' * plain.isdecimal()}{plain}{at}{modifier}")
     for name in names:
         if Path("/usr/lib/locale", name).is_dir():
-            tree.add_directory(f"/usr/lib/locale/{name}", include_all)
+            tree.add_directory(f"/usr/lib/locale/{name}")
             return
     archive = Path("/usr/lib/locale/locale-archive")
     if archive.is_file():
@@ -331,7 +331,7 @@ def _add_certificates(tree: LiveTree) -> Iterator[str]:
             tree.follow(path)
     for directory in EXTRACTED:
         if os.access(directory, os.R_OK | os.X_OK):
-            tree.add_directory(directory, include_all)
+            tree.add_directory(directory)
     trusted = b"".join(Path(path).read_bytes() for path in BUNDLES if real(path) in tree)
     for directory in ANCHORS:
         for file in sorted(Path(directory).rglob("*")):

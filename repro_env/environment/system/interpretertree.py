@@ -9,7 +9,7 @@ and Tcl/Tk scripts. A symlink to a file includes that file.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from repro_env.environment.python.selection import settings
@@ -52,8 +52,9 @@ def interpreter_tree(
         tree.follow(name)
     for directory in dict.fromkeys((python.stdlib, python.platstdlib)):
         tree.add_directory(directory, is_excluded)
-    for directory in _headers(python):
-        tree.add_directory(directory, is_excluded)
+    headers, name = Path(python.prefix, "include"), python.stdlib.rpartition("/")[2]
+    for path in (headers / name, *headers.glob(f"*-linux-gnu*/{name}")):  # Debian has a second directory
+        tree.add_directory(str(path), is_excluded)
     own = own_prefix(facts)
     machine = loader.host(environ or {})
     if own:
@@ -62,7 +63,7 @@ def interpreter_tree(
                 tree.follow(library)
     entries, contents = tree.finish(hashes)
     owners = _owners(python, system)
-    packaged, missing = _packaged_files(tree, python, system, owners)
+    packaged = tuple(_packaged_files(tree, system, owners))
     return Tree(
         entries=entries,
         contents=contents,
@@ -70,7 +71,7 @@ def interpreter_tree(
         if system
         else (),
         edited=find_edited(packaged, {f"/{entry.path}": entry.sha256 for entry in entries}),
-        unknown=tuple(sorted(map(redact.line, {*machine.damaged, *missing}))),
+        unknown=tuple(sorted(map(redact.line, machine.damaged))),
     )
 
 
@@ -99,31 +100,19 @@ def is_excluded(path: str, is_dir: bool) -> bool:
     return name == "__pycache__" or name in _TESTS if is_dir else name.endswith(_OBJECTS)
 
 
-def is_excluded_below(path: str, directory: str) -> bool:
-    """Whether a file below the standard library `directory`, or a directory between them, is excluded."""
-    parts = path[len(directory) + 1 :].split("/")
-    return is_excluded("/".join(parts), False) or any(
-        is_excluded("/".join(parts[:depth]), True) for depth in range(1, len(parts))
-    )
-
-
 def _names(facts: Interpretation) -> list[str]:
     """Other paths of the binary and of libpython: links in their directories, and links that the environment's python uses."""
     python = facts.interpreter
-    paths = []
-    directory, _, _ = python.executable.rpartition("/")
-    paths += _links_to(directory, "python", python.executable)
+    paths = _links_to(python.executable.rpartition("/")[0], "python", python.executable)
     if python.libpython:
-        directory, _, _ = python.libpython.rpartition("/")
+        directory = python.libpython.rpartition("/")[0]
         paths += _links_to(directory, "libpython", python.libpython)
-        if own_prefix(facts):
-            paths.append(f"{directory}/libpython3.so")
+        paths += [f"{directory}/libpython3.so"] if own_prefix(facts) else []
     if facts.is_venv:
         # The directory that Python derives its base prefix from (PEP 405), as it is spelled there.
         home = settings(Path(facts.layout.prefix)).get("home", "")
-        if home.startswith("/"):
-            paths += _links_to(home, "python", python.executable)
-        paths += [path for path in (_first_outside(facts.command, facts.layout.prefix),) if path]
+        paths += _links_to(home, "python", python.executable) if home.startswith("/") else []
+        paths += filter(None, [_first_outside(facts.command, facts.layout.prefix)])
     return paths
 
 
@@ -146,16 +135,6 @@ def _first_outside(command: str, prefix: str) -> str:
     return ""
 
 
-def _headers(python: Interpreter) -> list[str]:
-    """`include/python3.11`, and Debian's architecture-specific second directory."""
-    name = python.stdlib.rpartition("/")[2]
-    triplet = python.soabi.split("-", 2)[-1] if python.soabi.count("-") >= 2 else ""
-    directories = [f"{python.prefix}/include/{name}"]
-    if triplet:
-        directories.append(f"{python.prefix}/include/{triplet}/{name}")
-    return [directory for directory in directories if Path(directory).is_dir()]
-
-
 def _owners(python: Interpreter, system: Database | None) -> tuple[Package, ...]:
     """The packages that own the binary and the standard library, sorted; empty if this is not the system's Python."""
     if system is None or not within(python.executable, PACKAGED):
@@ -164,21 +143,11 @@ def _owners(python: Interpreter, system: Database | None) -> tuple[Package, ...]
     return tuple(sorted({package for packages in owners.values() for package in packages}))
 
 
-def _packaged_files(
-    tree: LiveTree, python: Interpreter, system: Database | None, owners: Iterable[Package]
-) -> tuple[list[PackagedFile], list[str]]:
-    """The interpreter's files with their packages' checksums, and a line for each missing file of the standard library."""
-    packaged, missing = [], []
-    stdlib = (python.stdlib, python.platstdlib)
-    for package in owners if system else ():
-        assert system is not None  # noqa: S101
-        for path, digest in system.checksums(package).items():
+def _packaged_files(tree: LiveTree, system: Database | None, owners: Iterable[Package]) -> Iterator[PackagedFile]:
+    """The interpreter's files with their packages' checksums."""
+    for package in owners if system is not None else ():
+        for path, digest in system.checksums(package).items() if system is not None else ():
             directory, _, name = path.rpartition("/")
             found = tree.get(f"{real(directory)}/{name}")
             if found is not None and found.kind in ("file", "link"):
-                packaged.append(PackagedFile(f"/{found.path}", digest if found.kind == "file" else "", package.name))
-                continue
-            root = next((root for root in stdlib if within(path, (root,))), None)
-            if root and not is_excluded_below(path, root) and not os.path.lexists(path):
-                missing.append(f"{path} ({package.name}) is missing")
-    return packaged, missing
+                yield PackagedFile(f"/{found.path}", digest if found.kind == "file" else "", package.name)

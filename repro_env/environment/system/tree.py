@@ -68,7 +68,7 @@ class LiveTree:
         """Collect a path and the targets of its symlinks. Returns the real path, or None if it does not exist."""
         return self._follow(path, 0)
 
-    def add_directory(self, directory: str, skip: Callable[[str, bool], bool]) -> None:
+    def add_directory(self, directory: str, skip: Callable[[str, bool], bool] = lambda path, is_dir: False) -> None:  # noqa: ARG005
         """Collect a directory and its content; nothing if it does not exist. `skip(relative path, is_dir)` excludes paths.
 
         The targets of symlinks to files are collected too. Raises `PermissionError` for an unreadable directory.
@@ -100,10 +100,6 @@ class LiveTree:
     def paths(self) -> list[str]:
         """Files and links collected from the machine, absolute, sorted."""
         return sorted(path for path, found in self._found.items() if found.kind != "dir")
-
-    def links(self) -> list[str]:
-        """The links among `paths`."""
-        return [path for path in self.paths() if self._found[path].kind == "link"]
 
     def get(self, path: str) -> Found | None:
         """The collected file at a real path."""
@@ -168,21 +164,24 @@ class LiveTree:
 
 
 class LiveContents:
-    """The contents of a live tree (`oci.entry.Contents`): generated files from memory, others read from this machine."""
+    """The contents of a live tree (`oci.entry.Contents`): generated files from memory, others read from this machine.
 
-    def __init__(self, generated: dict[str, bytes], keys: Mapping[str, Key]) -> None:
+    `moved`: contents of the files below a path of the image that have another path on this machine.
+    """
+
+    def __init__(
+        self, generated: Mapping[str, bytes], keys: Mapping[str, Key], moved: tuple[str, Contents] | None = None
+    ) -> None:
         self._generated = generated
         self._live = FileContents(Path("/"), keys=keys)
+        self._moved = moved
 
     def chunks(self, entry: Entry) -> Iterator[bytes]:
         if entry.path in self._generated:
             return iter((self._generated[entry.path],))
+        if self._moved is not None and entry.path.startswith(f"{self._moved[0]}/"):
+            return iter(self._moved[1].chunks(entry))
         return self._live.chunks(entry)
-
-
-def include_all(path: str, is_dir: bool) -> bool:  # noqa: ARG001
-    """A `skip` of `LiveTree.add_directory` that excludes nothing."""
-    return False
 
 
 def list_names(directory: str) -> list[str]:

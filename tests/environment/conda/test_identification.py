@@ -87,7 +87,7 @@ Answer = tuple[dict[str, lock.IdentifiedPackage], tuple[Carried, ...]]
 
 def identify(prefix: Path, store: Store, environ: Mapping[str, str] | None = None) -> Answer:
     found = tuple(walk(prefix, skip=composition.Bytecode(prefix)))
-    site = Site(0, layout(prefix), Scan((), ()), found, store.hashes.of(prefix, found), state="", settled=False)
+    site = Site(0, layout(prefix), Scan((), ()), found, store.hashes.of(prefix, found), state="")
     identified_packages, plain = lock.identify(capture.read(prefix), site, store=store, environ=environ or {}, tell=Silent())
     return {identified.package.name: identified for identified in identified_packages}, plain
 

@@ -27,7 +27,7 @@ def site(tmp_path: Path) -> Site:
 
 def make_site(prefix: Path) -> Site:
     layout = Layout(prefix=str(prefix), purelib="lib", platlib="lib", scripts="bin", headers="include")
-    return Site(0, layout, Scan((), ()), tuple(walk(prefix)), {}, state="", settled=False)
+    return Site(0, layout, Scan((), ()), tuple(walk(prefix)), {}, state="")
 
 
 def linked(site: Site, target: str | Path, *, held: tuple[str, ...] = (), roots: tuple[Path, ...] = ()) -> set[str]:
@@ -141,7 +141,7 @@ def test_an_external_project_includes_built_files_and_lists_excluded_ones(site: 
     startup = Startup(problem="", sys_path=(str(project),), mapped=(), locale="")
     interpreter = msgspec.convert(
         {
-            **dict.fromkeys(("implementation", "banner", "cache_tag", "soabi", "openssl"), "x"),
+            **dict.fromkeys(("implementation", "banner", "cache_tag", "openssl"), "x"),
             **dict.fromkeys(("executable", "prefix", "stdlib", "platstdlib"), "/opt/python"),
             "version": "3.11.7", "libpython": None,
         },

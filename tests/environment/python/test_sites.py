@@ -128,7 +128,7 @@ def composed(
     scanned = distributions.scan(layout)
     paths = sites.list_files(found, layout, scanned)
     hashes = {path.path: sha256_of(Path(layout.prefix, path.path)) for path in paths if path.kind == "file"}
-    site_directory = sites.Site(number, layout, scanned, paths, hashes, state="", settled=False)
+    site_directory = sites.Site(number, layout, scanned, paths, hashes, state="")
     stacks = {key: msgspec.structs.replace(installed(texts), root=site_directory.root) for key, texts in files.items()}
     read = (Path(layout.prefix) / "x").read_bytes
     return compose(
