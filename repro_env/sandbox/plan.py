@@ -45,6 +45,12 @@ def plan(spec: Spec, start: Start, request: Request) -> Launch:
     """Plan the run. Raises `UsageError` for an invalid command or mount."""
     identity = spec.identity
     workspace = request.workspace
+    if identity.layout.prefix == workspace:
+        raise UsageError(
+            "this directory is both the environment and the source",
+            where=workspace,
+            hint="keep the environment in a separate directory, and capture again",
+        )
     check_mounts(spec, request.mounts)
     return Launch(
         run_id=start.id,
@@ -124,8 +130,6 @@ def _variables(spec: Spec, start: Start, request: Request) -> tuple[Variable, ..
         values["PYTHONDONTWRITEBYTECODE"] = "1"
         if "PYTHONPATH" not in image:
             values.pop("PYTHONPATH", None)
-        elif spec.observed.source is not None:
-            values["PYTHONPATH"] = _relocate(image["PYTHONPATH"], spec.observed.source.path, request.workspace)
     else:
         tools, notes = layout.SEEDS, layout.NOTES
         values |= image
@@ -165,12 +169,6 @@ def _variables(spec: Spec, start: Start, request: Request) -> tuple[Variable, ..
     values |= values_of(request.given)
     values["PYTHONPATH"] = ":".join(filter(None, (f"{tools}/{layout.HOOKS}", values["PYTHONPATH"])))
     return tuple(Variable(name=name, value=values[name]) for name in sorted(values))
-
-
-def _relocate(path: str, captured: str, workspace: str) -> str:
-    """Replace the captured path of the source by `workspace` in a search path."""
-    parts = path.split(":")
-    return ":".join(workspace + part[len(captured) :] if f"{part}/".startswith(f"{captured}/") else part for part in parts)
 
 
 def threads(spec: Spec, mode: Mode, requested: int | None) -> tuple[Variable, ...]:

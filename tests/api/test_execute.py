@@ -448,7 +448,6 @@ def test_advice_names_the_option_that_provides_what_a_command_missed(place: Plac
     site = place.project / ".venv" / place.spec.identity.layout.purelib
     (site / "newer").mkdir(parents=True)
     (site / "single.py").touch()
-    earlier = place.run(backend=Fake(writes(gen__m_bin="m"))).start.id[-8:]
     environ = {"HOME": "/home/ann", "PATH": f"{tmp_path}/bin"}
 
     def advice(*missed: tuple[str, str], command: tuple[str, ...] = ("train.py",), **options: Any) -> tuple[str, ...]:
@@ -456,14 +455,16 @@ def test_advice_names_the_option_that_provides_what_a_command_missed(place: Plac
 
     root = place.project
     assert advice(("path", f"{tmp_path}/data/train/1.npy"), ("path", f"{root}/nothing")) == (
-        f"{tmp_path}/data/train is not in the run; to write to it: --checkpoints ../data/train",
+        f"{tmp_path}/data/train is not in the run; to write to it: --checkpoints {tmp_path}/data/train",
     )
     (tmp_path / "data" / "train" / "1.npy").touch()
     missed = ("path", f"{tmp_path}/data/train/1.npy")
     show = f"{tmp_path}/data is not in the run; to mount it: --data"
-    assert advice(missed) == (f"{show} ../data; to write to it: --checkpoints ../data",)
-    assert advice(missed, here=tmp_path) == (f"{show} data; to write to it: --checkpoints data",)
-    assert advice(("path", f"{tmp_path}/x y.csv")) == (f"{tmp_path}/x y.csv is not in the run; to mount it: --data '../x y.csv'",)
+    assert advice(missed) == (f"{show} {tmp_path}/data; to write to it: --checkpoints {tmp_path}/data",)
+    single = f"{tmp_path}/x y.csv"
+    assert advice(("path", single)) == (f"{single} is not in the run; to mount it: --data '{single}'",)
+    (root / "linked").symlink_to(single)
+    assert advice(("path", f"{root}/linked")) == (f"{single} is not in the run; to mount it: --data '{single}'",)
     assert advice(missed, data=(("../data", ""),)) == ()
     assert advice(("module", "newer"), ("module", "single"), ("module", "nowhere")) == tuple(
         f"{name} is installed in {place.project}/.venv now, but is not in the image; to add it: repro-env capture"
@@ -474,9 +475,6 @@ def test_advice_names_the_option_that_provides_what_a_command_missed(place: Plac
     )
     assert advice(("host", "")) == ("the run has no network; to allow it: --network",)
     assert advice(("host", ""), network=True) == ()
-    assert advice(("path", f"{root}/gen/m.bin")) == (
-        f"run {earlier} wrote gen/m.bin; to copy its files into the project: repro-env runs get {earlier} --to {root}",
-    )
     read_only = advice(("read-only", f"{tmp_path}/data/out"), data=(("../data", ""),))
     assert read_only == (
         f"{tmp_path}/data is data, which is read-only in a run; to mount a writable directory: --checkpoints DIR",
@@ -498,7 +496,7 @@ def test_what_a_failed_command_reports_is_not_trusted(place: Place, tmp_path: Pa
     ]
     hostile += [("module", "../../etc"), ("module", ""), ("program", "../x"), ("program", ""), ("path", "/\0"), ("read-only", "")]
     assert place.run(backend=Fake(fails(*hostile))).advice == (
-        f"{tmp_path}/data is not in the run; to mount it: --data ../data; to write to it: --checkpoints ../data",
+        f"{tmp_path}/data is not in the run; to mount it: --data {tmp_path}/data; to write to it: --checkpoints {tmp_path}/data",
     )
 
 

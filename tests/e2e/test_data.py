@@ -128,7 +128,7 @@ def test_directories_next_to_the_project_need_no_option(made: parts.Project) -> 
     assert "2 of 2 the same" in made.run("verify", "--runner", "host", "latest").out
     (root / "away").rename(root / "input")
     assert {name: parts.digests(root / name) for name in before} == before
-    assert "input is not in the run; to mount it: --data ../input" in "".join(hint(made, "--frozen", "siblings.py"))
+    assert f"input is not in the run; to mount it: --data {root}/input" in "".join(hint(made, "--frozen", "siblings.py"))
 
 
 @pytest.mark.usefixtures("captured")
@@ -141,7 +141,7 @@ def test_a_clone_has_the_data_next_to_it(made: parts.Project, tmp_path: Path) ->
     (made.directory.parent / "data").rename(made.directory.parent / "away")
     try:
         assert made.run("exec", "train.py", cwd=clone).out == EXPECTED
-        shown = f"hint: {tmp_path}/input is not in the run; to mount it: --data ../input"
+        shown = f"hint: {tmp_path}/input is not in the run; to mount it: --data {tmp_path}/input:{made.directory.parent}/input"
         assert shown in made.run("exec", "siblings.py", cwd=clone, code=1).err, "it was not captured there"
         assert "were not found" in parts.one_sentence(made.run("exec", "train.py", code=17))
         (tmp_path / "data" / "x").write_text("OUTSIDE")
@@ -161,10 +161,10 @@ def test_a_failed_command_gets_a_hint_for_the_files_that_it_missed(made: parts.P
     (site,) = (made.directory / ".venv" / "lib").glob("python*/site-packages")
     (site / "later.py").touch()
     root = made.directory.parent
-    other = f"{root}/other is not in the run; to mount it: --data ../other; to write to it: --checkpoints ../other"
+    other = f"{root}/other is not in the run; to mount it: --data {root}/other; to write to it: --checkpoints {root}/other"
     chain = "import sys\ntry: open('../other/y')\nexcept OSError:\n try: open('large.bin')\n except OSError: sys.exit(4)"
     assert hint(made, "-c", chain, code=4) == [
-        f"{made.directory}/large.bin is not in the run; to mount it: --data large.bin",
+        f"{made.directory}/large.bin is not in the run; to mount it: --data {made.directory}/large.bin",
         other,
     ]
     chain = "try: import later\nexcept ImportError: import subprocess; subprocess.run(['git', 'status'])"
@@ -173,18 +173,13 @@ def test_a_failed_command_gets_a_hint_for_the_files_that_it_missed(made: parts.P
         f"later is installed in {made.directory}/.venv now, but is not in the image; to add it: repro-env capture",
     ]
     (site / "later.py").unlink()
-    (root / "shared.py").touch()
-    outside = f"shared is in {root}, outside the source; to include both: repro-env capture --source {root}"
-    assert hint(made, "-c", "import sys; sys.path.append('..'); import shared") == [outside]
-    (root / "shared.py").unlink()
-    (root / "home" / "nltk_data").mkdir(parents=True)
-    assert hint(made, "-c", "import socket; socket.getaddrinfo('example.org', 80)", env={"HOME": str(root / "home")}) == [
-        "the run has no network; to allow it: --network; to mount earlier downloads: --data ~/nltk_data"
+    assert hint(made, "-c", "import socket; socket.getaddrinfo('example.org', 80)") == [
+        "the run has no network; to allow it: --network"
     ]
     assert hint(made, "cat", "../other/y") == [other]
     assert hint(made, "-c", "raise RuntimeError('Parent directory ../other does not exist')") == [other]
     write = "open('../other/new', 'w').write('kept')"
-    assert hint(made, "-c", write) == [f"{root}/other is not in the run; to write to it: --checkpoints ../other"]
+    assert hint(made, "-c", write) == [f"{root}/other is not in the run; to write to it: --checkpoints {root}/other"]
     write_and_fail = "import os, sys; os.mkdir('made'); open('made/x', 'w'); raise ValueError"
     assert hint(made, "-c", write_and_fail, "made/x") == [], "no earlier run wrote it"
     made.run("exec", "--checkpoints", "../other", "-c", write)

@@ -35,7 +35,7 @@ def test_links_pipes_and_sockets_are_listed_but_not_read(tmp_path: Path) -> None
         listening.bind(str(tmp_path / "s"))
     contents = outputs.collect(tmp_path)
     assert contents.outputs == ()
-    assert contents.others == ("directory -> /etc", "link -> /etc/passwd", "pipe (pipe)", "s (socket)")
+    assert contents.others == ("directory -> /etc", "link -> /etc/passwd", "pipe (not a regular file)", "s (not a regular file)")
 
 
 def test_files_with_names_that_a_record_cannot_hold_are_listed_separately(tmp_path: Path) -> None:

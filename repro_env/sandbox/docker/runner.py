@@ -23,7 +23,7 @@ from repro_env.sandbox import command, session
 from repro_env.sandbox.docker import container, mounts
 from repro_env.sandbox.embedded import seccomp
 from repro_env.sandbox.image import Image
-from repro_env.sandbox.runner import Runner, check, outcome
+from repro_env.sandbox.runner import Runner, outcome
 from repro_env.sandbox.streams import Streams
 from repro_env.schema.environment import values_of
 from repro_env.schema.errors import EngineError
@@ -44,7 +44,6 @@ class DockerRunner(Runner):
 
     def run(self, launch: Launch, *, directory: Path) -> Outcome:
         """See `Runner`. Also raises `EngineError`."""
-        check(launch)
         self._image.prepare(launch, directory)
         with contextlib.ExitStack() as stack:
             engine = stack.enter_context(engines.connect(self._address))

@@ -19,7 +19,7 @@ from repro_env.sandbox import memory
 from repro_env.sandbox.embedded.stage import Stage
 from repro_env.sandbox.embedded.supervisor import supervise
 from repro_env.sandbox.image import Image
-from repro_env.sandbox.runner import Runner, check, outcome
+from repro_env.sandbox.runner import Runner, outcome
 from repro_env.sandbox.streams import Streams
 from repro_env.schema.errors import SandboxError
 from repro_env.schema.run import Launch, Outcome
@@ -36,7 +36,6 @@ class EmbeddedRunner(Runner):
 
     def run(self, launch: Launch, *, directory: Path) -> Outcome:
         """See `Runner`."""
-        check(launch)
         directory = directory.resolve()
         self._image.prepare(launch, directory)
         with contextlib.ExitStack() as stack:
