@@ -14,9 +14,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from repro_env.io import files
+from repro_env.oci import paths
 from repro_env.sandbox import workspace
 from repro_env.schema.errors import StoreError
 from repro_env.schema.run import Launch
+
+Mounts = dict[str, tuple[str, bool]]
+"""Path inside a run -> path on this machine, and whether it is read-only."""
 
 
 class Image:
@@ -51,6 +55,15 @@ class Image:
         """Prepare the directories of a run. Raises `StoreError`, `DiskError`."""
         siblings = None if launch.siblings is None else self.tree(launch.siblings)
         workspace.prepare(launch, directory, self.tree(launch.snapshot), siblings)
+
+    def mounts(self, launch: Launch, directory: Path) -> Mounts:
+        """What every run mounts, after `prepare`, without trees of the image."""
+        copies = {launch.workspace: directory / "files", **workspace.siblings_in(directory, launch)}
+        mounts = {target: (str(copy), False) for target, copy in copies.items()}
+        mounts |= {mount.target: (mount.source, mount.read_only) for mount in launch.mounts}
+        if self.bytecode is not None:
+            mounts[paths.PYCACHE] = (str(self.bytecode), True)
+        return mounts | {paths.SEEDS: (launch.tools, True), paths.NOTES: (launch.notes, False)}
 
     def merge(self, launch: Launch) -> Path:
         """The merged tree of the layers, which is made for the first run. Raises `StoreError`, `DiskError`, `OSError`."""

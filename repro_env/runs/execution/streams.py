@@ -11,31 +11,30 @@ from collections.abc import Iterator, Sequence
 @contextlib.contextmanager
 def stdout_to_stderr() -> Iterator[None]:
     """Redirect stdout to stderr in the block: stdout is reserved for the verdict."""
-    _flush()
-    saved = os.dup(1)
-    try:
-        os.dup2(2, 1)
+    with _redirected((1,), 2):
         yield
-    finally:
-        _flush()
-        os.dup2(saved, 1)
-        os.close(saved)
 
 
 @contextlib.contextmanager
 def silent(handles: Sequence[int] = (0, 1, 2)) -> Iterator[None]:
     """Redirect these standard streams to /dev/null in the block."""
-    _flush()
-    with contextlib.ExitStack() as stack:
-        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-        stack.callback(os.close, null)
-        for handle in handles:  # all are open: `__main__.fill_closed_streams`
-            saved = os.dup(handle)
-            stack.callback(os.close, saved)
-            stack.callback(os.dup2, saved, handle)
-            os.dup2(null, handle)
+    with open(os.devnull, "r+b", buffering=0) as null, _redirected(handles, null.fileno()):  # noqa: PTH123
         yield
+
+
+@contextlib.contextmanager
+def _redirected(handles: Sequence[int], target: int) -> Iterator[None]:
+    _flush()
+    saved = {handle: os.dup(handle) for handle in handles}  # all are open: `__main__.fill_closed_streams`
+    try:
+        for handle in handles:
+            os.dup2(target, handle)
+        yield
+    finally:
         _flush()
+        for handle, copy in saved.items():
+            os.dup2(copy, handle)
+            os.close(copy)
 
 
 def _flush() -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from repro_env.io import engine as engines
 from repro_env.io.engine import Engine
-from repro_env.sandbox import command, session
+from repro_env.sandbox import command, session, workspace
 from repro_env.sandbox.docker import container, mounts
 from repro_env.sandbox.embedded import seccomp
 from repro_env.sandbox.image import Image
@@ -49,11 +49,13 @@ class DockerRunner(Runner):
             engine = stack.enter_context(engines.connect(self._address))
             streams = Streams(directory, self._hidden, stack, replace_stdin=True)
             keep_id = engine.facts.product == "Podman" and engine.facts.rootless
-            resources = mounts.make(launch, directory, self._image, keep_id=keep_id)
-            listener = stack.enter_context(_listen(Path(resources.control)))
+            control = directory / workspace.SCRATCH / "control"
+            control.mkdir(mode=0o700)
+            made = mounts.make(launch, directory, self._image, control)
+            request = container.to_container(launch, made, self._image.interpreter, keep_id=keep_id)
+            listener = stack.enter_context(_listen(control))
             with engine.talk("create the container"):
-                request = container.to_container(launch, resources)
-                container_id = engine.client.api.create_container_from_config(request, container.name(launch))["Id"]
+                container_id = engine.client.api.create_container_from_config(request, f"repro-env-{launch.run_id}")["Id"]
             stack.callback(_remove, engine, container_id)
             with engine.talk("start the container"):
                 engine.client.api.start(container_id)

@@ -36,6 +36,7 @@ def main(launch: Launch, stage: Stage, *, out: Connection, mask: set[int], umask
         notes = stage.make_root(out)
         command.fix_addresses(launch, notes)
         kernel.new_session_keyring()
+        notes += _filter_calls()
         ready, gate = os.pipe2(os.O_CLOEXEC)
         child = os.fork()
         if child == 0:
@@ -43,7 +44,6 @@ def main(launch: Launch, stage: Stage, *, out: Connection, mask: set[int], umask
             _become_command(launch, stage, ready, out=out, mask=mask, umask=umask)
         if not namespaces.keep_harmless_capability():
             notes.append("init: the command can trace it")
-        notes += _filter_calls()
         session.send(out, Started(tuple(notes)))
         raise _become_init(launch, stage.interpreter, child, out.fileno())
     except BaseException as error:  # noqa: BLE001  a forked process has no caller to raise to
@@ -79,7 +79,7 @@ def _become_init(launch: Launch, interpreter: str, child: int, connection: int) 
 
 
 def _filter_calls() -> list[str]:
-    """Install the system call filter. Returns why this failed, for the record; an empty list if it worked."""
+    """Install the system call filter for this process and the command. Returns why this failed, for the record; an empty list if it worked."""
     machine = os.uname().machine
     program = seccomp.program(machine, root=os.geteuid() == 0)
     if program is None:
@@ -99,7 +99,6 @@ def _become_command(launch: Launch, stage: Stage, ready: int, *, out: Connection
         if refused := command.enter_directory(launch):
             raise command.refusal(launch, *refused)
         namespaces.drop_privileges()
-        _filter_calls()
         os.read(ready, 1)  # returns when the first process executes its program or ends
         mark_all_but({0, 1, 2})
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)

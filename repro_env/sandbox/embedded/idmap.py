@@ -41,7 +41,7 @@ class View:
         kernel.mount("", "/", flags=kernel.MS_REC | kernel.MS_PRIVATE)
         kernel.mount("tmpfs", str(target), "tmpfs", kernel.MS_NODEV | kernel.MS_NOSUID, f"mode=0755,uid={UID},gid={UID}")
         for path in _HOST_FILE_SYSTEMS:
-            _make_point(f"{target}{path}", is_directory=True)
+            os.makedirs(f"{target}{path}", exist_ok=True)  # noqa: PTH103
             kernel.bind(path, f"{target}{path}")
         for path, tree in self._trees:
             _make_point(f"{target}{path}", is_directory=stat.S_ISDIR(os.fstat(tree).st_mode))

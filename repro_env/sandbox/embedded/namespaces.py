@@ -28,11 +28,6 @@ def enter_user() -> None:
     """Enter a user namespace with only the caller's uid and gid, which stay the same. Raises `OSError`."""
     uid, gid = os.geteuid(), os.getegid()
     kernel.unshare(kernel.CLONE_NEWUSER)
-    map_user(uid, gid)
-
-
-def map_user(uid: int, gid: int) -> None:
-    """Map `uid` and `gid`, from before the namespace was entered, to themselves. Raises `OSError`."""
     with contextlib.suppress(FileNotFoundError):  # Linux before 3.19 does not have this file
         _write("/proc/self/setgroups", "deny")
     _write("/proc/self/uid_map", f"{uid} {uid} 1")

@@ -16,7 +16,7 @@ from repro_env.sandbox import filesystem, kernel
 from repro_env.sandbox.embedded import overlay
 from repro_env.sandbox.workspace import make_file_point
 from repro_env.schema.errors import RunError, SandboxError
-from repro_env.schema.run import User
+from repro_env.schema.run import Launch, User
 
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _RESTRICTED = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
@@ -28,68 +28,51 @@ HIDDEN = (*(f"/proc/{name}" for name in _HIDDEN_IN_PROC.split()), "/sys/firmware
 """Files about the machine or the caller's keys. Docker hides most of them by default (moby, oci/defaults.go)."""
 
 
-class OverlayRoot:
-    """An overlay of the layers and the run's directory `outside`, so that every directory is writable."""
+class Root:
+    """The layers of the image with writable directories, whose files are in the run's directory `outside`.
 
-    means = "overlay"
-    """The name of this way to mount the layers, for the record."""
-
-    def __init__(self, layers: Sequence[Path], outside: Path, work: Path) -> None:
-        self._layers, self._outside, self._work = layers, outside, work
-
-    def stack(self, target: Path) -> None:
-        """Mount the tree at `target`. Raises `OSError` if the kernel refuses."""
-        overlay.mount(target, self._layers, upper=self._outside, work=self._work)
-
-    def make_directory(self, path: str) -> None:
-        """Make the directory `path` and its parents unless they exist, after `change_root`."""
-        _make_directories(path)
-
-    def make_writable(self, path: str, *, without: Sequence[str] = ()) -> None:
-        """Make the directory `path` writable, and remove the names `without` from it."""
-        _make_directories(path)
-        _unlink(path, without)
-
-
-class LinkedRoot:
-    """A read-only bind mount of a merged tree, for kernels that refuse overlay.
-
-    A writable directory is covered with the one of the same path in the run's directory `outside`. The image's files in the
-    covered directory are mounted in the cover.
+    Usually that is the upper layer of an overlay. For kernels that refuse overlay, it is a read-only bind mount of a merged tree,
+    in which a writable directory is covered with the one of the same path in `outside`, and its children are mounted in the cover.
     """
 
-    means = "links"
-
-    def __init__(self, tree: Path, outside: Path) -> None:
-        self._tree, self._outside = tree, outside
+    def __init__(self, trees: Sequence[Path], outside: Path, *, work: Path | None) -> None:
+        """`trees` are the layers, the lowest first, and `work` is overlay's work directory; or the merged tree and None."""
+        self._trees, self._outside, self._work = trees, outside, work
         self._handle = -1
+        self.means = "links" if work is None else "overlay"
+        """The name of this way to mount the layers, for the record."""
 
     def stack(self, target: Path) -> None:
         """Mount the tree at `target`. Raises `OSError` if the kernel refuses."""
+        if self._work is not None:
+            overlay.mount(target, self._trees, upper=self._outside, work=self._work)
+            return
         self._handle = os.open(self._outside, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        kernel.bind(str(self._tree), str(target), recursive=False)
+        kernel.bind(str(self._trees[0]), str(target), recursive=False)
         seal(str(target))
         self._cover(str(target), "/")
 
     def make_directory(self, path: str) -> None:
-        if os.path.isdir(path):  # noqa: PTH112
-            return
-        above = os.path.dirname(path)  # noqa: PTH120
+        """Make the directory `path` and its parents unless they exist, after `change_root`."""
+        above = path
         while not os.path.isdir(above):  # noqa: PTH112
             above = os.path.dirname(above)  # noqa: PTH120
-        self.make_writable(above)
-        _make_directories(path)
+        if above != path:
+            self.make_writable(above)
+            _make_directories(path)
 
     def make_writable(self, path: str, *, without: Sequence[str] = ()) -> None:
+        """Make the directory `path` writable, and remove the names `without` from it."""
         self.make_directory(path)
-        if os.access(path, os.W_OK):
-            _unlink(path, without)
-        else:
-            real = os.path.realpath(path)
+        real = os.path.realpath(path)
+        if not os.access(real, os.W_OK):
             self._cover(real, real, without)
+        for name in without:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(f"{real}/{name}")  # noqa: PTH108
 
     def _cover(self, directory: str, path: str, without: Sequence[str] = ()) -> None:
-        """Cover a directory, which is `path` inside the run, and mount its children in the cover."""
+        """Cover a directory, which is `path` inside the run, and mount its children in the cover, except for `without`."""
         cover = f"/proc/self/fd/{self._handle}{path}"
         _make_directories(cover)
         covered = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -97,11 +80,9 @@ class LinkedRoot:
             os.chmod(cover, stat.S_IMODE(os.fstat(covered).st_mode) | stat.S_IRWXU)  # noqa: PTH101
             kernel.bind(cover, directory, recursive=False)
             seal(directory, read_only=False)
-            for name in os.listdir(covered):  # noqa: PTH208  of a descriptor
+            for name in set(os.listdir(covered)).difference(without):  # noqa: PTH208  of a descriptor
                 kind = os.stat(name, dir_fd=covered, follow_symlinks=False).st_mode
                 point = f"{directory}/{name}"
-                if name in without:
-                    continue
                 if stat.S_ISLNK(kind):
                     Path(point).symlink_to(os.readlink(name, dir_fd=covered))
                     continue
@@ -112,16 +93,6 @@ class LinkedRoot:
                 kernel.bind(f"/proc/self/fd/{covered}/{name}", point)
         finally:
             os.close(covered)
-
-
-Root = OverlayRoot | LinkedRoot
-"""A way to mount the layers as a tree with writable directories. Both have the same attributes and methods."""
-
-
-def _unlink(directory: str, names: Sequence[str]) -> None:
-    for name in names:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(f"{directory}/{name}")  # noqa: PTH108
 
 
 def _make_directories(path: str) -> None:
@@ -265,14 +236,18 @@ def _dev(old: int, console: str) -> list[str]:
     return []
 
 
-def write_etc(root: Root, user: User, hostname: str, *, hosts: bytes | None, resolv: bytes) -> None:
-    """Write the files of /etc about the user, the host name and name resolution.
+Resolver = tuple["bytes | None", bytes]
+"""The host's /etc/hosts, or None for a run without network, and its /etc/resolv.conf."""
 
-    `hosts`: the host's /etc/hosts, which is appended; None without a network.
-    """
-    texts = etc_files(
-        user, hostname, passwd=read("/etc/passwd"), group=read("/etc/group"), shell=_shell(), hosts=hosts, resolv=resolv
-    )
+
+def resolver_files(launch: Launch) -> Resolver:
+    """Read the host's files for the resolution of names, which a run needs only with network."""
+    return (read("/etc/hosts"), read("/etc/resolv.conf")) if launch.network else (None, b"")
+
+
+def write_etc(root: Root, launch: Launch, resolver: Resolver) -> None:
+    """Write the files of /etc that are made for each run."""
+    texts = etc_files(launch, read("/etc/passwd"), read("/etc/group"), resolver)
     root.make_writable("/etc", without=sorted(texts))
     for name, text in texts.items():
         handle = os.open(f"/etc/{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
@@ -280,12 +255,12 @@ def write_etc(root: Root, user: User, hostname: str, *, hosts: bytes | None, res
             file.write(text)
 
 
-def etc_files(
-    user: User, hostname: str, *, passwd: bytes, group: bytes, shell: str, hosts: bytes | None, resolv: bytes
-) -> dict[str, bytes]:
+def etc_files(launch: Launch, passwd: bytes, group: bytes, resolver: Resolver) -> dict[str, bytes]:
     """The contents of the files of /etc that are made for each run, by name. `passwd` and `group` are the image's. Pure."""
+    user, hostname = launch.user, launch.hostname
+    hosts, resolv = resolver
     local = f"127.0.0.1\tlocalhost {hostname}\n::1\tlocalhost ip6-localhost ip6-loopback\n"
-    line = f"{user.name}:x:{user.uid}:{user.gid}:{user.name}:{user.home}:{shell}"
+    line = f"{user.name}:x:{user.uid}:{user.gid}:{user.name}:{user.home}:/bin/sh"
     return {
         "passwd": _accounts(passwd, user.name, line),
         "group": _group(group, user),
@@ -301,10 +276,6 @@ def read(path: str) -> bytes:
         return Path(path).read_bytes()
     except OSError:
         return b""
-
-
-def _shell() -> str:
-    return "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"  # noqa: PTH110
 
 
 def _accounts(text: bytes, name: str, line: str) -> bytes:

@@ -10,7 +10,6 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from repro_env.oci import paths as layout
 from repro_env.sandbox import kernel, session, workspace
 from repro_env.sandbox.embedded import idmap, namespaces, rootfs
 from repro_env.sandbox.image import Image
@@ -40,14 +39,9 @@ class Stage:
         for path in (self._point, work):
             path.mkdir(exist_ok=True)
         trees = [image.tree(diff_id) for diff_id in launch.layers] if overlay else [image.merge(launch)]
-        self.root = rootfs.OverlayRoot(trees, outside, work) if overlay else rootfs.LinkedRoot(trees[0], outside)
-        copies = {launch.workspace: directory / "files", **workspace.siblings_in(directory, launch)}
-        self._mounts = {target: (str(copy), False) for target, copy in copies.items()}
-        self._mounts |= {mount.target: (mount.source, mount.read_only) for mount in launch.mounts}
-        self._mounts |= {layout.SEEDS: (launch.tools, True), layout.NOTES: (launch.notes, False)}
-        if image.bytecode is not None:
-            self._mounts[layout.PYCACHE] = (str(image.bytecode), True)
-        self._resolver_files = resolver_files() if launch.network else (None, b"")
+        self.root = rootfs.Root(trees, outside, work=work if overlay else None)
+        self._mounts = image.mounts(launch, directory)
+        self._resolver = rootfs.resolver_files(launch)
         self._view = self._open_view(stack, [*map(str, trees), str(directory), *(source for source, _ in self._mounts.values())])
 
     def _open_view(self, stack: contextlib.ExitStack, paths: Sequence[str]) -> idmap.View | None:
@@ -97,7 +91,6 @@ class Stage:
             raise DataError(
                 f"this path cannot be mounted: {error.strerror}", where=str(error.filename), hint="check its permissions"
             ) from None
-        hosts, resolv = self._resolver_files
         with rootfs.attempt("change the root"):
             old = rootfs.change_root(self._point)
         notes = rootfs.mount_system(self.root, old, console=self.streams.terminal)
@@ -106,7 +99,7 @@ class Stage:
             with rootfs.attempt("enable the loopback interface"):
                 namespaces.loopback_up()
         with rootfs.attempt("write /etc"):
-            rootfs.write_etc(self.root, launch.user, launch.hostname, hosts=hosts, resolv=resolv)
+            rootfs.write_etc(self.root, launch, self._resolver)
         with rootfs.attempt("make HOME and the directories for temporary files"):
             if not f"{launch.user.home}/".startswith(f"{launch.workspace}/"):
                 self.root.make_writable(launch.user.home)
@@ -124,8 +117,3 @@ class Stage:
 
 def _handle(path: str) -> int:
     return os.open(path, os.O_PATH | os.O_CLOEXEC)
-
-
-def resolver_files() -> tuple[bytes, bytes]:
-    """The host's /etc/hosts and /etc/resolv.conf; empty if they do not exist."""
-    return rootfs.read("/etc/hosts"), rootfs.read("/etc/resolv.conf")

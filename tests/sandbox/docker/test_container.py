@@ -16,24 +16,13 @@ from repro_env.io.engine import Engine, Facts
 from repro_env.io.package import GUEST
 from repro_env.oci import paths
 from repro_env.sandbox.docker import container, runner
-from repro_env.sandbox.docker.container import Bind, Resources, to_container, writable_directories
-from repro_env.sandbox.docker.mounts import cover, find_in_image
+from repro_env.sandbox.docker.container import to_container
+from repro_env.sandbox.docker.mounts import cover, find_in_image, writable_directories
 from repro_env.schema.environment import Variable
 from repro_env.schema.errors import EngineError
-from repro_env.schema.run import Launch, Mount, User
+from repro_env.schema.run import ImageTree, Launch, Mount, User
 
 DIGEST = "sha256:" + "1" * 64
-RESOURCES = Resources(
-    control="/runs/x/.scratch/control",
-    interpreter="/opt/python/bin/python3",
-    workspace="/runs/x/files",
-    binds=(Bind(source="/runs/x/outside/tmp", target="/tmp", read_only=False),),
-    groups=(7, 9),
-    shm_size=1 << 30,
-    memory=0,
-    cpus="",
-    keep_id=False,
-)
 
 
 def launch(**changes: Any) -> Launch:
@@ -58,84 +47,77 @@ def launch(**changes: Any) -> Launch:
     return msgspec.structs.replace(made, **changes)
 
 
+def request(keep_id: bool = False, **changes: Any) -> dict[str, Any]:
+    mounts = {"/data/deep": ("/d", True), "/tmp": ("/runs/x/outside/tmp", False)}
+    return to_container(launch(**changes), mounts, "/opt/python/bin/python3", keep_id=keep_id)
+
+
 def test_a_container_has_no_privileges() -> None:
-    request = to_container(launch(), RESOURCES)
-    host: Any = request["HostConfig"]
-    assert (request["User"], request["Image"], request["Hostname"]) == ("1000:100", DIGEST, "repro-env")
+    made = request()
+    host = made["HostConfig"]
+    assert (made["User"], made["Image"], made["Hostname"]) == ("1000:100", DIGEST, "repro-env")
     assert host["CapDrop"] == ["ALL"]
     assert "no-new-privileges" in host["SecurityOpt"]
-    assert (host["NetworkMode"], host["IpcMode"], host["ShmSize"]) == ("none", "private", 1 << 30)
+    assert (host["NetworkMode"], host["IpcMode"], host["ReadonlyRootfs"]) == ("none", "private", True)
     assert host["LogConfig"]["Type"] == "none"
-    assert host["GroupAdd"] == ["7", "9"]
-    assert not {"Privileged", "CapAdd", "Devices", "DeviceRequests", "Memory", "CpusetCpus", "UsernsMode"} & host.keys()
-    assert request["Entrypoint"] == [
-        "/opt/python/bin/python3",
-        "-I",
-        "-S",
-        "-B",
-        f"{paths.SEEDS}/guest/init.py",
-        "start",
-        f"{container.CONTROL}/{container.SOCKET}",
-    ]
-
-
-def test_the_engine_receives_neither_variables_nor_arguments() -> None:
-    request = json.dumps(to_container(launch(), RESOURCES))
-    assert "hunter2" not in request
-    assert "SECRET_TOKEN" not in request
-    assert "train.py" not in request
-
-
-def test_mounts_are_ordered_outermost_first_and_data_is_read_only() -> None:
-    host: Any = to_container(launch(), RESOURCES)["HostConfig"]
+    assert not {"Privileged", "CapAdd", "Devices", "DeviceRequests", "UsernsMode"} & host.keys()
     assert [(mount["Target"], mount["Source"], mount["ReadOnly"]) for mount in host["Mounts"]] == [
-        ("/ckpt", "/c", False),
-        ("/data", "/d/set", True),
         ("/tmp", "/runs/x/outside/tmp", False),
-        ("/train", "/runs/x/files", False),
-        (container.CONTROL, "/runs/x/.scratch/control", True),
-        (paths.NOTES, "/runs/x/notes", False),
-        (paths.SEEDS, "/tool/repro_env", True),
+        ("/data/deep", "/d", True),
     ]
+    command = [f"{paths.SEEDS}/guest/init.py", "start", f"{container.CONTROL}/{container.SOCKET}"]
+    assert made["Entrypoint"] == ["/opt/python/bin/python3", "-I", "-S", "-B", *command]
+    text = json.dumps(made)
+    assert not [word for word in ("hunter2", "SECRET_TOKEN", "train.py") if word in text], "engines store what they receive"
 
 
 @pytest.mark.parametrize(
-    ("changes", "place", "expected"),
+    ("changes", "expected"),
     [
-        ({"network": True}, {}, {"NetworkMode": "host"}),
-        ({}, {"memory": 5 << 20, "cpus": "0-1"}, {"Memory": 5 << 20, "CpusetCpus": "0-1"}),
-        ({}, {"keep_id": True}, {"UsernsMode": "keep-id"}),
+        ({"network": True}, {"NetworkMode": "host"}),
+        ({"keep_id": True}, {"UsernsMode": "keep-id"}),
     ],
 )
-def test_options_of_a_run_are_passed_to_the_engine(
-    changes: dict[str, Any], place: dict[str, Any], expected: dict[str, Any]
-) -> None:
-    host: Any = to_container(launch(**changes), msgspec.structs.replace(RESOURCES, **place))["HostConfig"]
+def test_options_of_a_run_are_passed_to_the_engine(changes: dict[str, Any], expected: dict[str, Any]) -> None:
+    host = request(**changes)["HostConfig"]
     assert {name: host[name] for name in expected} == expected
+
+
+def test_limits_of_this_process_apply_to_the_container(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("repro_env.sandbox.memory.limit", lambda: 5 << 20)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 7})
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    monkeypatch.setattr("os.getgroups", lambda: [9, 100, 7])
+    host = request()["HostConfig"]
+    assert (host["Memory"], host["CpusetCpus"], host["GroupAdd"]) == (5 << 20, "0,7", ["7", "9"])
 
 
 @pytest.mark.parametrize(("gpus", "count"), [("all", -1), (2, 2)])
 def test_gpus_are_device_requests(gpus: Any, count: int) -> None:
-    host: Any = to_container(launch(gpus=gpus), RESOURCES)["HostConfig"]
-    (request,) = host["DeviceRequests"]
-    assert (request["Count"], request["Capabilities"]) == (count, [["gpu"]])
+    (devices,) = request(gpus=gpus)["HostConfig"]["DeviceRequests"]
+    assert (devices["Count"], devices["Capabilities"]) == (count, [["gpu"]])
 
 
 @pytest.mark.parametrize(
     ("changes", "links", "expected"),
     [
-        ({}, (), ("/tmp", "/home/ann", "/var/tmp")),
-        ({"workspace": "/home/ann"}, (), ("/tmp", "/var/tmp")),
-        ({"workspace": "/home"}, (), ("/tmp", "/var/tmp")),
-        ({"mounts": (Mount(kind="data", source="/d", target="/home"),)}, (), ("/tmp", "/var/tmp")),
-        ({}, ("/srv/envs/x",), ("/tmp", "/home/ann", "/srv/envs", "/var/tmp")),
-        ({}, ("/train/.venv", "/venv"), ("/tmp", "/home/ann", "/var/tmp")),
+        ({}, (), ["/home/ann", "/tmp", "/var/tmp"]),
+        ({"workspace": "/srv/ann/train"}, (), ["/home/ann", "/srv/ann", "/tmp", "/var/tmp"]),
+        ({"workspace": "/home/ann"}, (), ["/home", "/tmp", "/var/tmp"]),
+        ({"mounts": (Mount(kind="data", source="/d", target="/home"),)}, (), ["/tmp", "/var/tmp"]),
+        ({}, ("/srv/envs/x",), ["/home/ann", "/srv/envs", "/tmp", "/var/tmp"]),
+        ({}, ("/train/.venv", "/venv"), ["/home/ann", "/tmp", "/var/tmp"]),
     ],
 )
 def test_directories_that_a_run_may_write_are_covered(
-    changes: dict[str, Any], links: tuple[str, ...], expected: tuple[str, ...]
+    tmp_path: Path, changes: dict[str, Any], links: tuple[str, ...], expected: list[str]
 ) -> None:
-    assert writable_directories(launch(**changes), links) == expected
+    for link in links:
+        path = Path(f"{tmp_path}{link}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.symlink_to("/opt/env")
+    trees = tuple(ImageTree(target=link, root="/opt/env") for link in links)
+    assert writable_directories(launch(trees=trees, **changes), tmp_path) == expected
 
 
 def test_files_of_the_image_are_mounted_in_a_covered_directory(tmp_path: Path) -> None:
@@ -147,8 +129,9 @@ def test_files_of_the_image_are_mounted_in_a_covered_directory(tmp_path: Path) -
     (image / "tmp").symlink_to("/")  # hostile: following it would lead to this machine's root
 
     outside = tmp_path / "outside"
-    binds = list(cover(["/home/ann", "/tmp"], image, ["/home/ann/proj/data", "/home/ann/.pyenv/mine"], outside))
-    assert {bind.target: bind.read_only for bind in binds} == {
+    mounts = dict.fromkeys(("/home/ann/proj/data", "/home/ann/.pyenv/mine"), ("", True))
+    covers = dict(cover(["/home/ann", "/tmp"], image, mounts, outside))
+    assert {target: read_only for target, (_, read_only) in covers.items()} == {
         "/tmp": False,
         "/home/ann": False,
         "/home/ann/.local/share/a": True,
