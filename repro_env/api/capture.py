@@ -23,10 +23,9 @@ from repro_env.environment.python import interpreter
 from repro_env.environment.python import selection as targets
 from repro_env.environment.python.selection import Target
 from repro_env.environment.secrets.bundles import SecretSearch
-from repro_env.environment.source.siblings import mentioned_paths
 from repro_env.environment.wheels import identification as wheels
 from repro_env.io import machine
-from repro_env.runs.start import siblings, sourcedirectory
+from repro_env.runs.start import sourcedirectory
 from repro_env.schema.progress import Tell
 from repro_env.schema.spec import Spec
 from repro_env.store import layerblobs
@@ -100,13 +99,11 @@ def capture(request: Request, *, store: Store, tell: Tell) -> CaptureResult:
         tell(f"no Dockerfile was written: {problem}; `repro-env rebuild` can still build the image")
     files.write(output, spec, store.facts)
     blobs.keep_only(spec.carried)  # remove the blobs of earlier captures
-    mentioned = mentioned_paths(code.tree.root, code.tree.found)
-    shared = siblings.find_at_capture(spec, mentioned, code.tree.excluded, [path for path, _ in request.code.data], store)
-    sourcedirectory.remember(spec, store, shared)
+    sourcedirectory.remember(spec, store)
     return CaptureResult(
         path=output / "spec.json",
         spec=spec,
-        offers=tuple(code.offers(mentioned, shared)),
+        offers=tuple(code.offers()),
         target=target,
         proven=sum(wheel.hint.origin != "repacked" for wheel in locked.wheels),
         holds_us=interpreter.contains_repro_env(locked.live.facts),

@@ -30,7 +30,7 @@ from repro_env.runs.records import annotation, checkpointstate, ids, recipe, rec
 from repro_env.runs.records import end as ended
 from repro_env.runs.records import notes as noted
 from repro_env.runs.records.notes import Failure
-from repro_env.runs.start import data, repository, siblings, snapshot, sourcedirectory, speccopy
+from repro_env.runs.start import data, repository, snapshot, sourcedirectory, speccopy
 from repro_env.runs.start.inputs import Inputs
 from repro_env.runs.start.report import announce, redact_command
 from repro_env.runs.start.repository import Repository
@@ -120,7 +120,7 @@ def _prepare(options: RunOptions, spec: Spec, spec_directory: Path, *, has_backe
         check_host(spec, code)
     else:
         compiled = _prepare_image(options, spec, spec_directory, has_backend=has_backend, store=store, tell=tell)
-    source, git = _read_source(options, spec, spec_directory, code, workspace, here, runs, run_data.mounts, store, tell)
+    source, git = _read_source(options, spec, spec_directory, code, workspace, runs, run_data.mounts, store, tell)
     started = datetime.now(timezone.utc)
     run_id = ids.uuid7(time.time_ns() // 1_000_000, secrets.token_bytes(10))
     command = redact_command(options.command, secrets_of(options))
@@ -212,7 +212,6 @@ def _read_source(
     spec_directory: Path,
     code: SourceDirectory,
     workspace: str,
-    here: Path,
     runs: Path,
     mounts: Sequence[Mount],
     store: Store,
@@ -229,7 +228,6 @@ def _read_source(
             store=store,
             without=[Path(mount.source) for mount in mounts if mount.kind == "checkpoints"],
             recorded=None if options.recorded is None else options.recorded.source,
-            siblings=siblings.names_for_run(options, spec, code.path, here, mounts=mounts, store=store),
             restore=True,
         )
     if is_host:
@@ -253,7 +251,7 @@ def _find_parents(data: Sequence[DataFact], mounts: Sequence[Mount], runs: Path,
 def _used_entries(inputs: Inputs, store: Store) -> list[str]:
     """Return the names of the store entries that a run uses."""
     launch, directory = inputs.launch, inputs.spec_directory
-    names = [launch.image, *launch.layers, launch.snapshot, launch.siblings, inputs.repository.digest]
+    names = [launch.image, *launch.layers, launch.snapshot, inputs.repository.digest]
     names += [directory.name] if directory.parent == store.root / "specs" else []
     names += [] if inputs.bytecode is None else [inputs.bytecode.name]
     return [name for name in names if name is not None]
@@ -280,7 +278,7 @@ def _run(inputs: Inputs, backend: Runner, store: Store, tell: Tell) -> FinishedR
         removed: tuple[str, ...] = ()
         problems: list[str] = []
         try:
-            trees = (store.layers.path(diff_id) for diff_id in (*launch.layers, launch.siblings) if diff_id is not None)
+            trees = (store.layers.path(diff_id) for diff_id in launch.layers)
             removed = collect(recording.directory, inputs.source.tree, [tree for tree in trees if tree is not None])
         except (OSError, ReproEnvError) as error:
             problems.append(redact.line(f"(the outputs are not complete: {error})"))
@@ -327,8 +325,7 @@ def _choose_backend(inputs: Inputs, store: Store) -> Runner:
         return imageprogram.runner(spec, options, store, bytecode=inputs.bytecode, hidden=secrets_of(options))
     from repro_env.sandbox.host import HostRunner
 
-    digest = source.fact.siblings_tree
-    return HostRunner(source.tree, None if digest is None else store.layers.path(digest), hidden=secrets_of(options))
+    return HostRunner(source.tree, hidden=secrets_of(options))
 
 
 def _engine() -> ModuleType:

@@ -73,8 +73,7 @@ def finish_interrupted(run: Run, store: Store) -> None:
         with contextlib.suppress(OSError):
             if run.start.runner == "host":
                 host.restore(run.directory, source.path)
-            siblings = None if source.siblings_tree is None else store.layers.path(source.siblings_tree)
-            workspace.collect(run.directory, snapshot, [] if siblings is None else [siblings])
+            workspace.collect(run.directory, snapshot, [])
 
 
 def select_outputs(run: Run, glob: str | None) -> tuple[Found, ...]:

@@ -25,7 +25,7 @@ from repro_env.compare.outputs.verdict import Promise, Repetition, Verdict
 from repro_env.runs.execution import streams
 from repro_env.runs.records import records
 from repro_env.runs.records.records import Run
-from repro_env.runs.start import siblings
+from repro_env.runs.start import snapshot
 from repro_env.runs.start.request import RunOptions
 from repro_env.sandbox import plan
 from repro_env.sandbox.runner import Runner
@@ -106,7 +106,7 @@ def verify(
     spec = rerun.restore_source(run, spec, directory, here=wanted.here, runs=runs, store=store, tell=tell, given=wanted.source)
     note = f"verifies {run.short}" if wanted.keep else ""
     options = rerun.request(run, wanted.env, wanted.env_file, wanted.environ, note=note, runner=wanted.runner)
-    start = msgspec.structs.replace(run.start, source=siblings.drop_missing(run.start.source, spec, store))
+    start = msgspec.structs.replace(run.start, source=snapshot.drop_missing(run.start.source, store))
     options = msgspec.structs.replace(options, data=(*options.data, *unrecorded), recorded=start)
     promise = judging.predict(run.start, end, _here(run, spec, options, [target for _, target in unrecorded]))
     kinds = results.kinds(left, globs)
@@ -171,7 +171,7 @@ def _here(run: Run, spec: Spec, options: RunOptions, unrecorded: Sequence[str]) 
         given=tuple(variable.name for variable in run.start.given),
         runner=options.runner,
         unrecorded=tuple(unrecorded),
-        missing=tuple(path for path in (*then.ignored, *then.siblings) if path not in (*now.ignored, *now.siblings)),
+        missing=tuple(path for path in then.ignored if path not in now.ignored),
     )
 
 

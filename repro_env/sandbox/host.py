@@ -41,17 +41,16 @@ _USER_DIRECTORIES = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_
 class HostRunner(Runner):
     """Runs a launch in a private copy of a source tree."""
 
-    def __init__(self, snapshot: Path, siblings: Path | None = None, *, hidden: Collection[str] | None = None) -> None:
-        """Set up a runner. `snapshot` is the tree of the source, `siblings` that of the directories next to it (`Launch.siblings`)."""
+    def __init__(self, snapshot: Path, *, hidden: Collection[str] | None = None) -> None:
+        """Set up a runner. `snapshot` is the tree of the source."""
         super().__init__(hidden=hidden)
         self._snapshot = snapshot
-        self._siblings = siblings
 
     def run(self, launch: Launch, *, directory: Path) -> Outcome:
         """See `Runner`."""
-        workspace.prepare(launch, directory, self._snapshot, self._siblings)
+        workspace.prepare(launch, directory, self._snapshot)
         root = directory / OUTSIDE
-        # The copy has the same depth as the source, so that `..` leads to siblings and mounts, not to the user's files.
+        # The copy has the same depth as the source, so that `..` leads to mounts, not to the user's files.
         copy, home = (Path(f"{root}{path}") for path in (launch.workspace, launch.user.home))
         copy.parent.mkdir(parents=True, exist_ok=True)
         (directory / "files").rename(copy)

@@ -53,13 +53,11 @@ class Image:
 
     def prepare(self, launch: Launch, directory: Path) -> None:
         """Prepare the directories of a run. Raises `StoreError`, `DiskError`."""
-        siblings = None if launch.siblings is None else self.tree(launch.siblings)
-        workspace.prepare(launch, directory, self.tree(launch.snapshot), siblings)
+        workspace.prepare(launch, directory, self.tree(launch.snapshot))
 
     def mounts(self, launch: Launch, directory: Path) -> Mounts:
         """What every run mounts, after `prepare`, without trees of the image."""
-        copies = {launch.workspace: directory / "files", **workspace.siblings_in(directory, launch)}
-        mounts = {target: (str(copy), False) for target, copy in copies.items()}
+        mounts = {launch.workspace: (str(directory / "files"), False)}
         mounts |= {mount.target: (mount.source, mount.read_only) for mount in launch.mounts}
         if self.bytecode is not None:
             mounts[paths.PYCACHE] = (str(self.bytecode), True)

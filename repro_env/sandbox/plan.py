@@ -63,7 +63,6 @@ def plan(spec: Spec, start: Start, request: Request) -> Launch:
         cwd=start.cwd,
         workspace=workspace,
         snapshot=start.source.seen,
-        siblings=start.source.siblings_tree,
         mounts=tuple(sorted(request.mounts, key=lambda mount: mount.target)),
         tools=request.tools,
         notes=request.notes,

@@ -78,26 +78,17 @@ def rules_of(launch: Launch) -> Rules:
     )
 
 
-def prepare(launch: Launch, directory: Path, snapshot: Path, siblings: Path | None) -> None:
-    """Copy the source to `files` in the run's `directory`, and the directories next to it to `outside`. Raises `DiskError`."""
-    source, outside = directory / "files", directory / OUTSIDE
+def prepare(launch: Launch, directory: Path, snapshot: Path) -> None:
+    """Copy the source to `files` in the run's `directory`. Raises `DiskError`."""
+    source = directory / "files"
     files.atomic_write(directory / _RULES, msgspec.json.encode(rules_of(launch)), flush=False)
-    for path in (source, outside, directory / SCRATCH):
+    for path in (source, directory / OUTSIDE, directory / SCRATCH):
         path.mkdir(mode=0o755, exist_ok=True)
     with files.room(directory):
         copy_tree(snapshot, source)
-        if siblings is not None:
-            copy_tree(siblings, outside)
     kinds = {mount.target: Path(mount.source).is_dir() for mount in launch.mounts}
     kinds |= {tree.target: not tree.root.startswith(paths.HOME) for tree in launch.trees}
     make_mount_points(source, launch.workspace, kinds)
-
-
-def siblings_in(directory: Path, launch: Launch) -> dict[str, Path]:
-    """The copies of the directories next to the source that `prepare` made: path inside the run -> path on this machine."""
-    parent = posixpath.dirname(launch.workspace)
-    copies = sorted(Path(f"{directory / OUTSIDE}{parent}").iterdir()) if launch.siblings is not None else []
-    return {f"{parent}/{copy.name}": copy for copy in copies}
 
 
 def make_mount_points(directory: Path, at: str, targets: dict[str, bool]) -> None:

@@ -9,7 +9,7 @@ from repro_env.schema.artifact import Size
 from repro_env.schema.codec import Frozen
 from repro_env.schema.environment import Variable
 from repro_env.schema.spec import Seed
-from repro_env.schema.text import AbsPath, Digest, EnvName, FilePath, Line, RelPath, Sibling
+from repro_env.schema.text import AbsPath, Digest, EnvName, FilePath, Line, RelPath
 
 RunnerName = Literal["embedded", "docker", "host"]
 Isolation = Literal["embedded", "docker", "none"]
@@ -93,8 +93,6 @@ class Launch(Frozen, frozen=True, kw_only=True):
     """Path of the source in the run. It is writable, with the snapshot as its initial content."""
     snapshot: Digest
     """Diff ID of the source tree, which is unpacked in the store."""
-    siblings: Digest | None = None
-    """Diff ID of a tree with sibling directories of the source, at their absolute paths. The run writes to its own copy."""
     mounts: tuple[Mount, ...]
     """Only the mounts that the user requested."""
     tools: AbsPath
@@ -145,10 +143,6 @@ class SourceFact(Frozen, frozen=True, kw_only=True):
     """The tree of the code and of `ignored`; None without them."""
     restored: tuple[Line, ...] = ()
     """Sorted git-ignored files that were missing in the directory and were taken from the capture."""
-    siblings: tuple[Sibling, ...] = ()
-    """Sorted sibling directories of the source that were copied into the run as data."""
-    siblings_tree: Digest | None = None
-    """The tree of the sibling directories, at their absolute paths; None without them."""
 
     @property
     def seen(self) -> str:
@@ -157,8 +151,8 @@ class SourceFact(Frozen, frozen=True, kw_only=True):
 
     @property
     def trees(self) -> tuple[str, ...]:
-        """The digests of all trees: the code, the source tree in the run, and its sibling directories."""
-        return tuple(dict.fromkeys(filter(None, (self.digest, self.seen, self.siblings_tree))))
+        """The digests of all trees: the code, and the source tree in the run."""
+        return tuple(dict.fromkeys((self.digest, self.seen)))
 
 
 class DataFact(Frozen, frozen=True, kw_only=True):

@@ -46,9 +46,6 @@ FromHere = Annotated[
 ]
 """A relative, normalized path that may start with `..` parts: `.`, `..`, `../../src`."""
 
-Sibling = Annotated[str, Meta(pattern=r"\A\.\./[A-Za-z0-9_][A-Za-z0-9_.-]*\Z", max_length=255)]
-"""The path of a sibling directory (`../data`), which is not hidden."""
-
 FileNote = Annotated[
     str, Meta(pattern=r"\A(?:(?:file|program) [0-9]{1,15} [0-9a-f]{64}|link [^\x00-\x1f\x7f]*)\Z", max_length=20_000)
 ]

@@ -153,7 +153,7 @@ def test_an_interrupted_run_keeps_only_its_outputs(tmp_path: Path) -> None:
     )
     empty = store.layers.path(run.start.source.digest)
     assert empty
-    workspace.prepare(launches.make("/project"), directory, empty, None)
+    workspace.prepare(launches.make("/project"), directory, empty)
     (run.files / "out").write_text("1")
     os.mkfifo(run.files / "pipe")
     runs.finish_interrupted(run, store)

@@ -199,18 +199,13 @@ def age(store: Store) -> None:
 @pytest.mark.parametrize("limit", [{"keep_days": 0.0, "max_size": None}, {"keep_days": None, "max_size": 0}])
 def test_the_source_of_a_recorded_run_stays(tmp_path: Path, store: Store, limit: dict[str, float | None]) -> None:
     """The source of a run may not be in a commit, so it may exist nowhere else."""
-    trees = {
-        name: store.layers.add(specs.tree({"train.py": name.encode()}))
-        for name in ("kept", "sibling", "free", "away", "gone", "torn")
-    }
+    trees = {name: store.layers.add(specs.tree({"train.py": name.encode()})) for name in ("kept", "free", "away", "gone", "torn")}
     directories = {}
     for number, name in enumerate(("kept", "away", "gone", "torn")):
         run_id = ids.uuid7(number, bytes(10))
         recording = records.begin(tmp_path / name / "runs", f"20260701T10153{number}Z-train-00000000")
         record = start(run_id)
-        source = msgspec.structs.replace(
-            record.source, digest=trees[name], siblings_tree=trees["sibling"] if name == "kept" else None
-        )
+        source = msgspec.structs.replace(record.source, digest=trees[name])
         recording.start(msgspec.structs.replace(record, source=source))
         recording.close()
         store.run_directories.add(recording.directory.parent)
@@ -228,10 +223,10 @@ def test_the_source_of_a_recorded_run_stays(tmp_path: Path, store: Store, limit:
             lines.append(text)
 
     story.collect(store, dry_run=False, tell=Messages(), **limit)  # type: ignore[arg-type]
-    assert [name for name in trees if store.layers.path(trees[name]) is not None] == ["kept", "sibling", "away"]
+    assert [name for name in trees if store.layers.path(trees[name]) is not None] == ["kept", "away"]
     printed = "\n".join(lines)
     assert f"the source code of runs in a missing directory may be removed: {tmp_path / 'gone' / 'runs'}" in printed
     assert "this run cannot be read, so its source code may be removed" in printed
     records.remove(directories["kept"])
     story.collect(store, dry_run=False, tell=Silent(), **limit)  # type: ignore[arg-type]
-    assert store.layers.path(trees["kept"]) is store.layers.path(trees["sibling"]) is None
+    assert store.layers.path(trees["kept"]) is None

@@ -20,15 +20,8 @@ open("data/small.bin", "a").write(" and more")
 open("data/cache", "w").write("cache")
 """
 EXPECTED = "small outside False False\n"
-SIBLINGS = """\
-import os, sys
-print(open("../input/x").read(), os.listdir("../results"), os.listdir("../input"), open(sys.argv[-1]).read())
-open("../results/metrics.txt", "w").write("accuracy 0.9")
-open("../models/base", "a").write(" and tuned")
-open("../input/x", "r+").close()
-assert sorted(os.listdir("..")) == ["data", "input", "models", "project", "results", "typed"]
-"""
-SETTINGS = "model: ../models/base\nnot shown: [../linked, ../.hidden, ../project]\n"
+READ = "print(open('../input/x').read())\n"
+SETTINGS = "model: ../models/base\nnot named: [../.hidden, ../project]\n"
 
 
 @pytest.fixture(scope="module")
@@ -48,12 +41,11 @@ def made(small: parts.Project, ground: Path) -> parts.Project:
     (directory.parent / "other").mkdir()
     (directory.parent / "other" / "y").touch()
     os.truncate(_new(directory.parent / "other" / "large"), 300_000_000)
-    for name in ("input/x", "models/base", "typed/x", "results/.env", "input/.env", "unnamed/x", ".hidden/x"):
+    for name in ("input/x", "models/base", "unnamed/x", ".hidden/x"):
         path = directory.parent / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(path.parent.name)
-    (directory.parent / "linked").symlink_to("input")
-    (directory / "siblings.py").write_text(SIBLINGS)
+    (directory / "read.py").write_text(READ)
     (directory / "settings.yaml").write_text(SETTINGS)
     subprocess.run(["git", "init", "-q", str(directory)], check=True)
     parts.lay(parts.large_blobs(small.directory), directory)
@@ -81,9 +73,9 @@ def captured(made: parts.Project) -> str:
 def test_capture_offers_data_that_the_code_mentions(captured: str) -> None:
     notes = [line.split(maxsplit=1)[1] for line in captured.splitlines() if line.startswith("note") and "run" in line]
     assert notes[-4:] == [
-        "the code names ../input, ../models, ../results: runs in this directory see a copy, and each run keeps what it writes there",
         "large.bin (300.0 MB, git-ignored) is not in the spec; if runs need it: --data large.bin",
-        "../linked is outside the source and not in the spec; if runs read it: --data ../linked",
+        "../input is outside the source and not in the spec; if runs read it: --data ../input",
+        "../models is outside the source and not in the spec; if runs read it: --data ../models",
         "../other is outside the source and not in the spec; if runs read it: --data ../other",
     ]
 
@@ -103,32 +95,10 @@ def test_ignored_data_and_data_of_the_capture_need_no_option(made: parts.Project
     made.run("exec", "--frozen", "train.py", code=1)
 
 
-def outside(made: parts.Project) -> dict[str, str]:
-    """What the last run left next to the project."""
-    directory = Path(f"{made.directory}/runs/latest/outside{made.directory.parent}")
-    return {str(path.relative_to(directory)): path.read_text() for path in directory.rglob("*") if path.is_file()}
-
-
-LEFT = {"results/metrics.txt": "accuracy 0.9", "models/base": "models and tuned"}
-
-
 @pytest.mark.usefixtures("captured")
-def test_directories_next_to_the_project_need_no_option(made: parts.Project) -> None:
-    """Those that the code names, and those that the command names; a run works on a copy."""
-    root = made.directory.parent
-    before = {name: parts.digests(root / name) for name in ("input", "models", "results", "typed")}
-    done = made.run("exec", "siblings.py", "--data", "../typed/x")
-    assert done.out == "input [] ['x'] typed\n"
-    assert "and a copy of ../input, ../models, ../results, and 1 more" in done.err
-    assert outside(made) == LEFT
-    copies = [line for line in made.run("runs", "show", "latest").out.splitlines() if line.startswith("  copy of")]
-    assert copies == [f"  copy of {path}" for path in ("data", "../input", "../models", "../results", "../typed")]
-    (root / "input").rename(root / "away")
-    assert "2 of 2 the same" in made.run("verify", "latest").out, "the run's own data is used"
-    assert "2 of 2 the same" in made.run("verify", "--runner", "host", "latest").out
-    (root / "away").rename(root / "input")
-    assert {name: parts.digests(root / name) for name in before} == before
-    assert f"input is not in the run; to mount it: --data {root}/input" in "".join(hint(made, "--frozen", "siblings.py"))
+def test_a_directory_next_to_the_project_needs_an_option(made: parts.Project) -> None:
+    assert f"input is not in the run; to mount it: --data {made.directory.parent}/input" in "".join(hint(made, "read.py"))
+    assert made.run("exec", "--data", "../input", "read.py").out == "input\n"
 
 
 @pytest.mark.usefixtures("captured")
@@ -137,12 +107,9 @@ def test_a_clone_has_the_data_next_to_it(made: parts.Project, tmp_path: Path) ->
     ignore = shutil.ignore_patterns(".venv", "runs", "large.bin")
     shutil.copytree(made.directory, clone, ignore=ignore, symlinks=True)
     shutil.copytree(made.directory.parent / "data", tmp_path / "data")
-    shutil.copytree(made.directory.parent / "input", tmp_path / "input")
     (made.directory.parent / "data").rename(made.directory.parent / "away")
     try:
         assert made.run("exec", "train.py", cwd=clone).out == EXPECTED
-        shown = f"hint: {tmp_path}/input is not in the run; to mount it: --data {tmp_path}/input:{made.directory.parent}/input"
-        assert shown in made.run("exec", "siblings.py", cwd=clone, code=1).err, "it was not captured there"
         assert "were not found" in parts.one_sentence(made.run("exec", "train.py", code=17))
         (tmp_path / "data" / "x").write_text("OUTSIDE")
         message = parts.one_sentence(made.run("exec", "train.py", cwd=clone, code=17))
@@ -205,5 +172,3 @@ def test_docker_shows_the_same_data_and_gives_the_same_hint(made: parts.Project)
         done = made.run("exec", "--runner", "docker", "-c", TRAIN + "open('../other/y')", code=1)
         assert done.out == EXPECTED
         assert "hint: " in done.err
-        made.run("exec", "--runner", "docker", "siblings.py", "../typed/x")
-        assert outside(made) == LEFT

@@ -62,7 +62,7 @@ def main() -> None:
     try:
         outcome = run(plan, layer, store, directory)
         launch = plan.launch
-        trees = [layer(diff_id) for diff_id in (launch.snapshot, *launch.layers, *filter(None, (launch.siblings,)))]
+        trees = [layer(diff_id) for diff_id in (launch.snapshot, *launch.layers)]
         snapshot, *image = [tree for tree in trees if tree is not None]
         answer = Answer(outcome, collect(directory, snapshot, image))
     except ReproEnvError as error:

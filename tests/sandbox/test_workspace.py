@@ -178,7 +178,7 @@ def test_a_source_that_does_not_fit_is_an_error(tmp_path: Path) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(small)], check=True)
     try:
         with pytest.raises(DiskError, match="not enough disk space"):
-            workspace.prepare(launches.make("/project"), small, snapshot, None)
+            workspace.prepare(launches.make("/project"), small, snapshot)
     finally:
         subprocess.run(["umount", str(small)], check=True)
 
@@ -194,7 +194,7 @@ def test_the_outputs_of_a_killed_run_can_be_collected_later(tmp_path: Path) -> N
         Mount(kind="data", source=str(tmp_path), target="/project/data/x"),
         Mount(kind="data", source=str(tmp_path / "file"), target="/project/d/file"),
     )
-    workspace.prepare(launches.make("/project", mounts=mounts), directory, snapshot, None)
+    workspace.prepare(launches.make("/project", mounts=mounts), directory, snapshot)
     files = directory / "files"
     assert (files / "data/x").is_dir()
     assert (files / "d/file").is_file()
@@ -288,46 +288,6 @@ def test_files_outside_the_project_are_kept_without_overlay(place: Place) -> Non
     assert result.outside == {"home/ann/results/x": "text\n", "srv/captured/y": "x\n"}
 
 
-CHANGE = """
-import os
-assert open("../data/x").read() == "data" and os.listdir("../empty") == []
-for path in ("../data/x", "../data/deep/y"): open(path, "r+").close()   # open_for_runner and not changed
-open("../data/deep/y", "a").write(" and more")
-open("../empty/made", "w").write("made")
-os.mkdir("../data/new")
-open("../data/new/z", "w").write("z")
-os.remove("../data/removed")
-"""
-
-
-def check_siblings(place: Place) -> None:
-    digest = rootfs.digest(1001)
-    tree = place.store / "layers" / digest.removeprefix("sha256:") / "srv/captured"
-    for name, text in (("data/x", "data"), ("data/deep/y", "deep"), ("data/removed", "")):
-        path = tree / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    (tree / "empty").mkdir(exist_ok=True)
-    place.own(place.store / "layers" / digest.removeprefix("sha256:"))
-    result = place.python(CHANGE, siblings=digest)
-    assert result.outcome.exit_code == 0, result.stderr
-    made = {"data/deep/y": "deep and more", "data/new/z": "z", "empty/made": "made"}
-    assert result.outside == {f"srv/captured/{name}": text for name, text in made.items()}
-    assert (tree / "data/deep/y").read_text() == "deep"
-    assert not (tree / "empty/made").exists()
-    assert not list(place.store.glob("merged/*/srv/captured/data")), "other runs must not see them"
-
-
-@pytest.mark.parametrize("overlay", [True, False])
-def test_a_run_gets_a_copy_of_siblings_and_its_changes_are_kept(place: Place, overlay: bool) -> None:
-    place.overlay = overlay
-    check_siblings(place)
-
-
-def test_a_container_gets_a_copy_of_siblings_and_its_changes_are_kept(docker_place: Place) -> None:
-    check_siblings(docker_place)
-
-
 def test_links_and_special_files_of_a_hostile_run_are_never_followed_or_opened(tmp_path: Path) -> None:
     secret = tmp_path / "host"
     secret.mkdir()
@@ -348,7 +308,7 @@ def test_links_and_special_files_of_a_hostile_run_are_never_followed_or_opened(t
     os.close(os.open(os.fsencode(root) + b"/\xff", os.O_CREAT))
     snapshot = tmp_path / "snapshot"
     snapshot.mkdir()
-    workspace.prepare(launches.make("/srv/project"), tmp_path / "run", snapshot, None)
+    workspace.prepare(launches.make("/srv/project"), tmp_path / "run", snapshot)
     assert workspace.collect(tmp_path / "run", snapshot) == ()
     found = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_symlink() or not path.is_dir()}
     assert found == {"away", "file", "set-uid", "closed/deep/file", "line\nend", "\udcff"}

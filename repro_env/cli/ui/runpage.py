@@ -83,7 +83,7 @@ def inputs(run: Run, parents: Sequence[Parent]) -> Iterator[str]:
         yield f"  kept in {directory}" + ("" if (directory / archive.FILE).is_file() else " (missing)")
     yield f"source    {source.directory or source.path} ({kind}, {source.digest})"
     yield from (f"  differs {line}" for line in source.differs)
-    yield from (f"  copy of {path}" for path in (*source.ignored, *source.siblings))
+    yield from (f"  copy of {path}" for path in source.ignored)
     yield f"seed      {start.seed}" + (", the same on all ranks" if start.ranks == "same" else "")
     yield f"mode      determinism: {start.determinism}" + (", traced" if start.trace else "")
     yield f"ids       from the {'seed' if start.ids == 'seeded' else 'system'}"

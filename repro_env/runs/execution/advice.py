@@ -101,5 +101,5 @@ class Advisor(msgspec.Struct, frozen=True):
             return True
         if is_below(path, "/dev", "/proc", "/sys", launch.prefix, *(mount.target for mount in launch.mounts)):
             return True
-        trees = (self.store.layers.path(diff_id) for diff_id in (*launch.layers, launch.siblings) if diff_id is not None)
+        trees = (self.store.layers.path(diff_id) for diff_id in launch.layers)
         return any(tree is not None and os.path.lexists(f"{tree}{path}") for tree in trees)

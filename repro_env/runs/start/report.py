@@ -50,7 +50,6 @@ def _source(inputs: Inputs) -> str:
         return f"captured source ({inputs.code.why}{hint})"
     moved = "" if fact.directory == plan.workspace_of(inputs.spec) else f"{fact.directory} "
     ignored = f", and {shorten(fact.ignored, ', ', _FEW)} (git-ignored)" if fact.ignored else ""
-    ignored += f", and a copy of {shorten(fact.siblings, ', ', _FEW)}" if fact.siblings else ""
     restored = f", with the captured {shorten(fact.restored, ', ', _FEW)} (git-ignored, missing here)" if fact.restored else ""
     more = restored + ignored
     if not fact.differs:
@@ -84,7 +83,6 @@ def _details(inputs: Inputs) -> Iterator[str]:
     yield from (f"  {line}" for line in fact.differs)
     yield from (f"  git-ignored and missing here, so the captured file is used: {path}" for path in fact.restored)
     yield from (f"  git-ignored, mounted as data: {path}" for path in fact.ignored)
-    yield from (f"  next to the source, mounted as a copy: {path}" for path in fact.siblings)
     if inputs.repository.text:
         yield inputs.repository.text
     for mount in start.data:

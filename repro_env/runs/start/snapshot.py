@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import posixpath
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -49,13 +48,12 @@ def take(
     store: Store,
     without: Sequence[Path] = (),
     recorded: SourceFact | None = None,
-    siblings: Sequence[str] = (),
     restore: bool = False,
 ) -> Snapshot:
     """Take a snapshot of the code in a directory by the rules of the capture; without a directory, of the captured files.
 
     Git-ignored files in the directory are included, unless they are too large, because training scripts read data there. They
-    count as data, not as code. So do the directories next to it that `siblings` names.
+    count as data, not as code.
 
     `without`: directories in it that are not code, such as those that the run writes checkpoints to. `recorded`: the
     source of the recorded run that is run again. `restore`: take git-ignored captured files that the directory lacks from the captured tree, if that is
@@ -70,12 +68,11 @@ def take(
         tree = _unpack(source, spec_directory, store)
         fact = SourceFact(path=source.path, digest=source.tree.sha256, directory=None, differs=())
         if recorded is not None:
-            names = ("ignored", "with_ignored", "siblings", "siblings_tree")
-            fact = msgspec.structs.replace(fact, **{name: getattr(recorded, name) for name in names})
+            fact = msgspec.structs.replace(fact, ignored=recorded.ignored, with_ignored=recorded.with_ignored)
             tree = store.layers.path(fact.seen) or tree
         return _snapshot(fact, tree, _listed(tree, store))
     not_code = (*own_directories(directory, spec_directory), runs, *(path for path in without if directory in path.parents))
-    live, diff_id = _add_live(source, directory, not_code, store, siblings)
+    live, diff_id = _add_live(source, directory, not_code, store)
     contents: Contents = FileContents(directory)
     unavailable: Collection[str] = ()
     restored = missing_ignored(source, directory, [*live.entries, *live.ignored]) if restore else []
@@ -104,10 +101,15 @@ def take(
         ignored=tuple(redact.line(path) for path in live.paths),
         with_ignored=full_diff_id if live.ignored else None,
         restored=tuple(redact.line(entry.path) for entry in restored),
-        siblings=live.siblings,
-        siblings_tree=live.siblings_tree,
     )
     return _snapshot(fact, tree, everything)
+
+
+def drop_missing(fact: SourceFact, store: Store) -> SourceFact:
+    """Return the source of a recorded run, without its git-ignored data if the store does not have them any more."""
+    if fact.with_ignored is None or store.layers.path(fact.with_ignored) is not None:
+        return fact
+    return msgspec.structs.replace(fact, ignored=(), with_ignored=None)
 
 
 def _snapshot(fact: SourceFact, tree: Path, entries: Sequence[Entry]) -> Snapshot:
@@ -150,24 +152,19 @@ class _Live(msgspec.Struct, frozen=True):
     """Git-ignored data."""
     paths: tuple[str, ...]
     """Paths of the outermost git-ignored files and directories, sorted."""
-    siblings: tuple[str, ...]
-    siblings_tree: str | None
-    """As in `SourceFact`."""
 
 
-def _add_live(
-    source: Source, directory: Path, not_code: Sequence[Path], store: Store, siblings: Sequence[str]
-) -> tuple[_Live, str]:
+def _add_live(source: Source, directory: Path, not_code: Sequence[Path], store: Store) -> tuple[_Live, str]:
     """Add the live tree to the store. If a file changes while it is read, such as the log of another run, try again."""
     for _ in range(_TRIES):
         with contextlib.suppress(CaptureError, ArtifactError):
-            live = _live(source, directory, not_code, store, siblings)
+            live = _live(source, directory, not_code, store)
             return live, add_tree(live.entries, FileContents(directory), store)
-    live = _live(source, directory, not_code, store, siblings)
+    live = _live(source, directory, not_code, store)
     return live, add_tree(live.entries, FileContents(directory), store)
 
 
-def _live(source: Source, directory: Path, not_code: Sequence[Path], store: Store, siblings: Sequence[str]) -> _Live:
+def _live(source: Source, directory: Path, not_code: Sequence[Path], store: Store) -> _Live:
     from repro_env.environment.source.selection import CAP, look
 
     tree = look(directory, include=source.include, exclude=source.exclude, never=tuple(not_code), facts=False, data=CAP)
@@ -176,26 +173,8 @@ def _live(source: Source, directory: Path, not_code: Sequence[Path], store: Stor
     digests = store.hashes.of(directory, [*found, *ignored])
     paths = sorted(file.path for file in ignored if file.kind != "dir" or file.path in tree.ignored)
     outermost = [path for path in paths if not any(path.startswith(f"{other}/") for other in tree.ignored if other != path)]
-    most = CAP - sum(file.size for file in ignored)
-    names, siblings_tree = _siblings(source, directory, siblings, most, (*not_code, store.root), store)
     entries = sort_with_parents(entries_of(found, digests))
-    return _Live(entries, entries_of(ignored, digests), tuple(outermost), names, siblings_tree)
-
-
-def _siblings(
-    source: Source, directory: Path, names: Sequence[str], most: int, excluded: Sequence[Path], store: Store
-) -> tuple[tuple[str, ...], str | None]:
-    """Return `SourceFact.siblings` and `.siblings_tree`: the files that `environment.source.siblings` finds in these directories."""
-    from repro_env.environment.source import siblings
-
-    parent, root = directory.parent, source.path.rpartition("/")[0][1:]
-    entries: list[Entry] = []
-    files = siblings.look(directory, names, excluded=excluded, most=most)
-    for name, found in files.items():
-        path = posixpath.join(root, name[3:])
-        entries += [Entry(path, "dir"), *entries_of(found, store.hashes.of(parent / name[3:], found), below=path)]
-    tree = add_tree(sort_with_parents(entries), FileContents(parent, root), store) if files else None
-    return tuple(sorted(files)), tree
+    return _Live(entries, entries_of(ignored, digests), tuple(outermost))
 
 
 def add_tree(entries: Sequence[Entry], contents: Contents, store: Store) -> str:

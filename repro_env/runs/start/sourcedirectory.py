@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from repro_env.oci.entry import entries_from_notes
-from repro_env.schema import codec
 from repro_env.schema.errors import SourceError, UsageError
 from repro_env.schema.spec import Source, Spec
-from repro_env.schema.text import Sibling
 from repro_env.store.specs import archive
 from repro_env.store.specs.lookup import DIRECTORY, runs_directory
 from repro_env.store.store import Store
@@ -109,21 +106,10 @@ def _is_captured_here(spec: Spec, store: Store) -> bool:
     return source is not None and store.facts.get(_CAPTURED, _key(spec, source)) is not None
 
 
-def remember(spec: Spec, store: Store, siblings: Sequence[str] = ()) -> None:
-    """Record that this spec was captured here, and which directories next to the source its runs get a copy of (`../data`)."""
+def remember(spec: Spec, store: Store) -> None:
+    """Record that this spec was captured here."""
     if spec.observed.source is not None:
-        store.facts.put(_CAPTURED, _key(spec, spec.observed.source), codec.canonical(siblings))
-
-
-def recall_siblings(spec: Spec, directory: Path | None, store: Store) -> tuple[str, ...] | None:
-    """Return the names from `remember`; None unless the spec was captured in `directory` with this store.
-
-    Only the store has them, so an untrusted spec cannot name directories.
-    """
-    source = spec.observed.source
-    if source is None or directory is None or os.path.realpath(directory) != source.path:
-        return None
-    return store.facts.recall(_CAPTURED, _key(spec, source), tuple[Sibling, ...])
+        store.facts.put(_CAPTURED, _key(spec, spec.observed.source), b"captured")
 
 
 def _key(spec: Spec, source: Source) -> str:
