@@ -5,11 +5,10 @@ Loading takes seconds, so the result is cached until something that it depends o
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from repro_env.io.package import GUEST
 from repro_env.schema import codec, redact
 from repro_env.schema.codec import Frozen
 from repro_env.schema.environment import Interpretation
-from repro_env.schema.frameworks import Frameworks, Library
+from repro_env.schema.frameworks import Frameworks
 from repro_env.schema.text import AbsPath, Line
 from repro_env.store.facts import FactCache
 
@@ -30,9 +29,6 @@ TIMEOUT = 120.0
 """Seconds for all imports: from a cold network file system PyTorch alone takes more than one minute."""
 KIND = "frameworks"
 """Kind of the cached facts."""
-MODULES = ("torch", "numpy", "scipy", "jax", "tensorflow")
-"""The modules to import. No process is started if none of them is installed."""
-_NAMES = frozenset((*MODULES, "jaxlib", "pytorch", "tensorflow-cpu"))
 _FILES = ("frameworks.py", "numericlibraries.py")
 """The script and the module that it loads."""
 _DRIVER = re.compile(
@@ -40,7 +36,6 @@ _DRIVER = re.compile(
 )
 """Libraries that belong to a kernel driver and work only with its version. NVIDIA's container runtime mounts exactly these;
 the last two are those of WSL2."""
-_PART_OF_ENVIRONMENT = ("wheel ", "conda ")
 _IRRELEVANT = re.compile(
     r"PATH|SLURM_\w+|MASTER_\w+|\w*RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|PMI_\w+|OMPI_\w+|TORCHELASTIC_\w+|PYTHONHASHSEED"
 )
@@ -62,32 +57,12 @@ class Report(Frozen, frozen=True, kw_only=True):
     """A key for each mapped file, in the same order, which changes when the file changes."""
 
 
-def is_present(facts: Interpretation, names: Collection[str], environ: Mapping[str, str]) -> bool:
-    """Whether there is anything to import. `names`: of all distributions. Packages without metadata are found by directory."""
-    if not _NAMES.isdisjoint(names):
-        return True
-    prefix = Path(facts.layout.prefix)
-    directories = {prefix / facts.layout.purelib, prefix / facts.layout.platlib}
-    directories |= {Path(entry) for entry in environ.get("PYTHONPATH", "").split(os.pathsep) if entry}
-    return any((directory / name / "__init__.py").exists() for directory in directories for name in MODULES)
-
-
-def look(
-    facts: Interpretation,
-    environ: Mapping[str, str],
-    *,
-    names: Collection[str],
-    state: str,
-    machine: Any,
-    cache: FactCache,
-) -> Report:
+def look(facts: Interpretation, environ: Mapping[str, str], *, state: str, machine: Any, cache: FactCache) -> Report:
     """Import the numeric modules in a separate process and return its report. A crash or a timeout is reported as a problem.
 
     `state` changes when a file of the environment does; `machine` describes this machine (any value that can be encoded).
     If both are unchanged, and the mapped libraries too, the cached report is returned.
     """
-    if not is_present(facts, names, environ):
-        return Report(facts=Frameworks(problem="neither PyTorch nor another numeric package is installed"))
     key = _key(facts, environ, state, machine)
     cached = cache.recall(KIND, key, Report)
     if cached is not None and cached.keys == tuple(_stat_key(path) for path in cached.mapped):
@@ -134,18 +109,6 @@ def _read(lines: Iterable[str], problem: str, hidden: Collection[str]) -> Report
     return msgspec.convert({"facts": facts, "mapped": mapped, "deferred": deferred, "keys": keys}, Report)
 
 
-def frameworks(report: Report, *, owner: Callable[[str], str], sha256: Callable[[str], str | None]) -> Frameworks:
-    """Return the facts of a report, with the owner and sha256 of each library. `sha256` returns None for an unread file."""
-
-    def with_owner(library: Library) -> Library:
-        name = owner(library.path)
-        if is_driver(library.path) and not name.startswith(_PART_OF_ENVIRONMENT):
-            return msgspec.structs.replace(library, owner="driver")
-        return msgspec.structs.replace(library, owner=name, sha256=sha256(library.path))
-
-    return msgspec.structs.replace(report.facts, libraries=tuple(map(with_owner, report.facts.libraries)))
-
-
 def is_driver(path: str) -> bool:
     """Whether a library belongs to a kernel driver, by its file name. These are not captured, since every machine has its own."""
     return _DRIVER.fullmatch(path.rpartition("/")[2]) is not None
@@ -163,8 +126,8 @@ def owners(installed: Iterable[InstalledDistribution], prefix: Path) -> dict[str
         if b".so" not in dist.record:
             continue
         for line in dist.record.decode("utf-8", "replace").splitlines():
-            path = _recorded_path(line) if ".so" in line else ""
-            if ".so" not in path.rpartition("/")[2]:
+            path = line.rsplit(",", 2)[0].strip('"')
+            if ".so" not in path.rpartition("/")[2] or "\0" in path:
                 continue
             directory, name = os.path.split(os.path.normpath(site / path))
             if directory not in real_directories:
@@ -186,14 +149,6 @@ def compiler_note(facts: Frameworks, names: Collection[str], programs: Sequence[
         return ""
     options = " ".join(f"--with {name}" for name in missing)
     return f"{', '.join(missing.values())} at run time; capture with {options} if the run uses them"
-
-
-def _recorded_path(line: str) -> str:
-    """Return the path in a line of RECORD; empty if the line is not valid."""
-    try:
-        return next(csv.reader([line]), [""])[0]
-    except (csv.Error, IndexError):
-        return ""
 
 
 def _key(facts: Interpretation, environ: Mapping[str, str], state: str, machine: Any) -> str:

@@ -50,15 +50,7 @@ CONFIGURATIONS = (
         "$HF_HOME/accelerate $XDG_CACHE_HOME/huggingface/accelerate ~/.cache/huggingface/accelerate",
         "default_config.yaml default_config.yml default_config.json",
     ),
-    Configuration("Dask", "dask dask-core", "$DASK_CONFIG ~/.config/dask", "*.yaml *.yml *.json"),
-    Configuration(
-        "IPython",
-        "ipython ipykernel",
-        "$IPYTHONDIR ~/.ipython",
-        "profile_default/*_config.py profile_default/*_config.json profile_default/startup/*.py profile_default/startup/*.ipy",
-    ),
     Configuration("NCCL", "torch jax tensorflow cupy", "$NCCL_CONF_FILE ~", ".nccl.conf"),
-    Configuration("PyTensor", "pytensor", "$PYTENSORRC ~", ".pytensorrc"),
 )
 
 

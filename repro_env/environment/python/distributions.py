@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -10,14 +9,14 @@ import stat
 from collections import defaultdict
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import msgspec
 from packaging.utils import canonicalize_name
 
+from repro_env.environment.system.tree import list_names
 from repro_env.io.files import read_regular
-from repro_env.schema import redact
+from repro_env.schema import codec, redact
 from repro_env.schema.environment import Distribution, Layout
 from repro_env.schema.text import Line, Name, RelPath, Version
 
@@ -73,7 +72,7 @@ def scan(layout: Layout) -> Scan:
     by_name: dict[str, list[InstalledDistribution]] = defaultdict(list)
     problems = []
     for site in _sites(layout):
-        for directory in _dist_infos(Path(layout.prefix, site)):
+        for directory in (name for name in list_names(f"{layout.prefix}/{site}") if name.endswith(".dist-info")):
             try:
                 dist = _read(Path(layout.prefix), site, directory)
             except _InvalidDistributionError as reason:  # noqa: PERF203 - an invalid directory does not end the loop
@@ -104,17 +103,10 @@ def _sites(layout: Layout) -> list[str]:
     return sorted(sites.values())
 
 
-def _dist_infos(site: Path) -> list[str]:
-    try:
-        return sorted(path.name for path in site.iterdir() if path.name.endswith(".dist-info"))
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-
-
 def _read(prefix: Path, site: str, directory: str) -> InstalledDistribution:
     path = prefix / site / directory
     dist_info = f"{site}/{directory}"
-    if not _fits(dist_info, RelPath):
+    if not codec.fits(dist_info, RelPath):
         raise _InvalidDistributionError("its name has characters that a spec cannot store")
     if not stat.S_ISDIR(path.lstat().st_mode):
         raise _InvalidDistributionError("it is not a directory")
@@ -124,9 +116,9 @@ def _read(prefix: Path, site: str, directory: str) -> InstalledDistribution:
     fields = _HEADER.findall(_END_OF_HEAD.split(metadata[:SMALL], maxsplit=1)[0])
     head = {key.lower(): value.decode("utf-8", "replace").strip() for key, value in reversed(fields)}
     name, version = canonicalize_name(head.get(b"name", "")), head.get(b"version", "")
-    if not _fits(name, Name):
+    if not codec.fits(name, Name):
         raise _InvalidDistributionError(f"its METADATA has an invalid name: {redact.line(head.get(b'name', ''))[:100]!r}")
-    if not _fits(version, Version):
+    if not codec.fits(version, Version):
         raise _InvalidDistributionError(f"its METADATA has an invalid version: {redact.line(version)[:100]!r}")
     if canonicalize_name(directory.removesuffix(".dist-info").partition("-")[0]) != name:
         raise _InvalidDistributionError(f"its METADATA has the name {name}, which differs from the directory's name")
@@ -165,27 +157,40 @@ def _tags(wheel: bytes) -> tuple[str, ...]:
     return tuple(tags)
 
 
+class _VcsInfo(msgspec.Struct):
+    vcs: str = "vcs"
+    commit_id: str = ""
+
+
+class _DirInfo(msgspec.Struct):
+    editable: bool = False
+
+
+class _DirectUrl(msgspec.Struct):
+    """direct_url.json (PEP 610)."""
+
+    url: str
+    vcs_info: _VcsInfo | None = None
+    dir_info: _DirInfo | None = None
+    subdirectory: str | None = None
+
+
 def _origin(text: bytes | None) -> tuple[str, bool]:
-    """Return (URL, editable) of direct_url.json (PEP 610), a VCS URL in pip's form: `git+URL@COMMIT#subdirectory=DIR`.
+    """Return (URL, editable) of direct_url.json, a VCS URL in pip's form: `git+URL@COMMIT#subdirectory=DIR`.
 
     The URL is not redacted, because it is used to open a path or download a wheel."""
     if text is None:
         return "", False
     try:
-        document: Any = json.loads(text.decode("utf-8", "replace"))
-    except (ValueError, RecursionError):
-        document = None
-    if not isinstance(document, dict) or not isinstance(document.get("url"), str):
+        document = msgspec.json.decode(text, type=_DirectUrl)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise _InvalidDistributionError("its direct_url.json cannot be read") from None
+    vcs, origin = document.vcs_info, document.url
+    origin = f"{vcs.vcs}+{origin}@{vcs.commit_id}" if vcs else origin
+    origin += f"#subdirectory={document.subdirectory}" if document.subdirectory else ""
+    if not codec.fits(origin, Line):
         raise _InvalidDistributionError("its direct_url.json cannot be read")
-    origin = document["url"]
-    vcs, directory = document.get("vcs_info"), document.get("dir_info")
-    if isinstance(vcs, dict):
-        origin = f"{vcs.get('vcs', 'vcs')}+{origin}@{vcs.get('commit_id', '')}"
-    if isinstance(document.get("subdirectory"), str):
-        origin += f"#subdirectory={document['subdirectory']}"
-    if not _fits(origin, Line):
-        raise _InvalidDistributionError("its direct_url.json cannot be read")
-    return origin, isinstance(directory, dict) and directory.get("editable") is True
+    return origin, document.dir_info is not None and document.dir_info.editable
 
 
 def _bytes(path: Path, limit: int) -> bytes | None:
@@ -196,12 +201,3 @@ def _bytes(path: Path, limit: int) -> bytes | None:
         return None
     except OSError as error:
         raise _InvalidDistributionError(f"its {path.name} cannot be read: {error.strerror}") from None
-
-
-def _fits(text: str, kind: Any) -> bool:
-    try:
-        msgspec.convert(text, type=kind)
-        text.encode()
-    except (msgspec.ValidationError, UnicodeEncodeError):
-        return False
-    return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -140,15 +141,10 @@ def collect_link_targets(
             if str(target) not in site_paths and inside(str(target)) not in lower:
                 tree.follow(str(target))  # only to collect the links on the way
             continue
-        previous = size, count
-        for file in walk(real) if real.is_dir() else ():
-            size, count = size + file.size, count + 1
-            if size > MAX_SIZE or count > MAX_FILES:
-                break
-        size += real.stat().st_size
+        files = list(itertools.islice(walk(real), MAX_FILES + 1)) if real.is_dir() else []
+        total = size + sum(file.size for file in files) + real.stat().st_size
         problem = ""
-        if size > MAX_SIZE or count > MAX_FILES:
-            size, count = previous
+        if total > MAX_SIZE or count + len(files) > MAX_FILES:
             problem = f"which has more than {MAX_SIZE // 10**6} MB or {MAX_FILES:,} files"
         elif tree.follow(str(target)) is None:
             problem = "which is not a file or directory that can be captured"
@@ -159,6 +155,7 @@ def collect_link_targets(
                 raise CaptureError(f"this file {problem}", where=str(here), hint=hint)
             skipped.append(redact.line(f"{here} {problem}: not captured; provide it to runs with --data {real}"))
             continue
+        size, count = total, count + len(files)
         if real.is_dir():
             tree.add_directory(str(real), composition.Bytecode(real))
     return tree

@@ -139,7 +139,6 @@ def contains_repro_env(facts: Interpretation) -> bool:
 
 def _probe(path: Path, name: str, environ: Mapping[str, str]) -> _Answer:
     """Return the answer of the static probe. It runs in the working directory, which a version manager's `python3` may use."""
-    _check_home(path, name)
     hint = "name a different Python with --python"
     try:
         done = process.run([str(path), "-I", "-S", "-B", str(GUEST / "probe.py")], env=environ, timeout=TIMEOUT, limit=_REPORT)
@@ -164,17 +163,6 @@ class _Answer(msgspec.Struct):
     implementation: str
     facts: dict[str, Any] = {}
     """Empty if the Python is not for Linux."""
-
-
-def _check_home(path: Path, name: str) -> None:
-    """Raise `InterpreterError` if the base Python of a venv was removed. The venv's own error message would not say so."""
-    home = targets.settings(path.parent.parent).get("home")
-    if home is not None and not Path(home).is_dir():
-        raise InterpreterError(
-            f"the environment is broken: its Python was in {redact.line(home)}, which does not exist",
-            where=name,
-            hint="install that Python again, or recreate the environment",
-        )
 
 
 def _check_supported(answer: _Answer, name: str) -> None:

@@ -26,7 +26,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -59,9 +59,6 @@ NSSWITCH = b"".join(
 ) + (b"hosts: files dns\n")
 EXTRACTED = ("/etc/pki/ca-trust/extracted", "/var/lib/ca-certificates")
 """Where update-ca-trust (Fedora, RHEL) and SUSE's update-ca-certificates write the trust store."""
-BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", "/etc/ssl/ca-bundle.pem")
-ANCHORS = ("/usr/local/share/ca-certificates", "/etc/pki/ca-trust/source/anchors", "/etc/pki/trust/anchors")
-"""Where administrators add certificates."""
 _EXCLUDED_SHARE = ("man", "info", "lintian", "bug", "doc-base", "gtk-doc", "help", "bash-completion")
 """Directories below /usr/share."""
 _MACHINE_SPECIFIC = frozenset(
@@ -124,7 +121,8 @@ def system_files(needs: Needs, system: Database, hashes: FileHashes) -> SystemFi
         tree.follow(link)
     _add_alternatives(tree)
     _add_locale(tree, locale)
-    notes = [*libraries.notes, *_add_certificates(tree)]
+    _add_certificates(tree)
+    notes = list(libraries.notes)
 
     library_path, uncaptured = _library_path(needs, libraries, tree, unpackaged)
     libpython = needs.facts.interpreter.libpython
@@ -323,8 +321,8 @@ def _add_locale(tree: LiveTree, locale: str) -> None:
     )
 
 
-def _add_certificates(tree: LiveTree) -> Iterator[str]:
-    """Add the trust store as it is. Yields a note for each certificate that an administrator added."""
+def _add_certificates(tree: LiveTree) -> None:
+    """Add the trust store as it is."""
     for name in list_names("/etc/ssl/certs"):
         path = f"/etc/ssl/certs/{name}"
         if Path(path).is_file() and os.access(path, os.R_OK):
@@ -332,16 +330,6 @@ def _add_certificates(tree: LiveTree) -> Iterator[str]:
     for directory in EXTRACTED:
         if os.access(directory, os.R_OK | os.X_OK):
             tree.add_directory(directory)
-    trusted = b"".join(Path(path).read_bytes() for path in BUNDLES if real(path) in tree)
-    for directory in ANCHORS:
-        for file in sorted(Path(directory).rglob("*")):
-            if (
-                file.suffix in (".crt", ".pem")
-                and file.is_file()
-                and os.access(file, os.R_OK)
-                and file.read_bytes().strip() in trusted
-            ):
-                yield f"{file} is a certificate that was added to this machine; it is included in the base"
 
 
 def _library_path(needs: Needs, libraries: SystemLibraries, tree: LiveTree, unpackaged: LiveTree) -> tuple[str, list[str]]:

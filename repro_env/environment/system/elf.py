@@ -18,8 +18,7 @@ from repro_env.schema.errors import LockError
 X86_64, AARCH64 = 62, 183
 """`e_machine`."""
 _PT_LOAD, _PT_DYNAMIC, _PT_INTERP = 1, 2, 3
-_NEEDED, _STRTAB, _SONAME, _RPATH, _RUNPATH, _FLAGS_1 = 1, 5, 14, 15, 29, 0x6FFFFFFB
-_NODEFLIB = 0x800
+_NEEDED, _STRTAB, _SONAME, _RPATH, _RUNPATH = 1, 5, 14, 15, 29
 _SEGMENT = struct.Struct("<IIQQQQQQ")
 _TAG = struct.Struct("<QQ")
 _MAX_STRING = 4096
@@ -40,8 +39,6 @@ class Elf(msgspec.Struct, frozen=True):
     rpath: tuple[str, ...]
     """Split at `:`; dropped by the loader when there is a `runpath`."""
     runpath: tuple[str, ...]
-    default_dirs: bool
-    """False when linked with `-z nodefaultlib`."""
 
 
 def read(path: str | Path) -> Elf | None:
@@ -91,7 +88,6 @@ def _parse(data: mmap.mmap) -> Elf | None:
         needed=needed,
         rpath=tuple(filter(None, text(_RPATH).split(":"))),
         runpath=tuple(filter(None, text(_RUNPATH).split(":"))),
-        default_dirs=not values.get(_FLAGS_1, 0) & _NODEFLIB,
     )
 
 

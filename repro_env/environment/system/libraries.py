@@ -16,6 +16,7 @@ from repro_env.environment.system import interpretertree, loader
 from repro_env.environment.system.tree import Tree, real, within
 from repro_env.io.files import read_text
 from repro_env.schema.environment import Interpretation, SharedLibrary, Startup
+from repro_env.schema.frameworks import Frameworks
 
 
 class Needs(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,33 +124,32 @@ class Owners:
     ) -> None:
         """`packaged`: real path -> name of the owner, for files of conda packages. `outside`: libraries of the base."""
         self._libraries = {library.path: library for library in outside}
-        self._owner = {path: library.owner for path, library in self._libraries.items()}
         self._interpreter = {f"/{entry.path}": entry.sha256 for entry in runtime.entries} if runtime is not None else {}
-        self._owner |= dict.fromkeys(self._interpreter, "interpreter")
+        self._owner = dict.fromkeys(self._interpreter, "interpreter")
         for site in sites:
             self._owner |= frameworks.owners(site.scanned.distributions, site.prefix)
         self._owner |= packaged
         self._hashes = [(os.path.realpath(site.prefix) + "/", site.hashes) for site in sites]
 
-    def owner(self, path: str) -> str:
-        """The owner's name, as in `SharedLibrary.owner`; empty for a library without an owner."""
-        return self._owner.get(path, "")
-
-    def sha256(self, path: str) -> str | None:
-        """The sha256; None for libraries that were not read, like a driver's."""
+    def find(self, path: str) -> SharedLibrary:
+        """A library with its owner and sha256; None for one that was not read, like a driver's."""
+        if path in self._libraries:
+            return self._libraries[path]
+        owner = self._owner.get(path, "")
+        if is_driver(path) and not owner.startswith(("wheel ", "conda ")):
+            return SharedLibrary(path=path, owner="driver", sha256=None)
+        digest = self._interpreter.get(path, "")
         for prefix, hashes in self._hashes:
-            if path.startswith(prefix) and (found := hashes.get(path[len(prefix) :])):
-                return f"sha256:{found}"
-        if found := self._interpreter.get(path):
-            return f"sha256:{found}"
-        return self._libraries[path].sha256 if path in self._libraries else None
+            if path.startswith(prefix):
+                digest = hashes.get(path[len(prefix) :], digest)
+        return SharedLibrary(path=path, owner=owner, sha256=f"sha256:{digest}" if digest else None)
 
     def libraries(self, mapped: Iterable[str]) -> tuple[SharedLibrary, ...]:
         """The libraries that the loader's rules find outside the environment, and all mapped libraries; sorted."""
-        found = dict(self._libraries)
-        for path in {os.path.realpath(path) for path in mapped} - found.keys():
-            driver = is_driver(path) and not self.owner(path).startswith(("wheel ", "conda "))
-            found[path] = SharedLibrary(
-                path=path, owner="driver" if driver else self.owner(path), sha256=None if driver else self.sha256(path)
-            )
-        return tuple(found[path] for path in sorted(found))
+        return tuple(self.find(path) for path in sorted(self._libraries.keys() | {os.path.realpath(path) for path in mapped}))
+
+    def frameworks(self, facts: Frameworks) -> Frameworks:
+        """The facts with the owner and sha256 of each library."""
+        found = [(library, self.find(library.path)) for library in facts.libraries]
+        libraries = (msgspec.structs.replace(library, owner=owned.owner, sha256=owned.sha256) for library, owned in found)
+        return msgspec.structs.replace(facts, libraries=tuple(libraries))

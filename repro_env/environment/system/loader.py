@@ -16,8 +16,6 @@ from repro_env.environment.system.tree import list_names
 from repro_env.schema.errors import LockError
 
 _TRIPLETS = {elf.X86_64: "x86_64-linux-gnu", elf.AARCH64: "aarch64-linux-gnu"}
-_MAX_FILES = 50_000
-"""More files than any real program loads."""
 
 
 class Closure(msgspec.Struct, frozen=True):
@@ -74,13 +72,11 @@ class Loader:
             if paths := self._in(directory, name, facts):
                 return paths
         cached = self._cache.get((name, ldcache.FLAGS.get(facts.machine, -1)), [])
-        if not facts.default_dirs:
-            cached = [library for library in cached if library.path.rpartition("/")[0] not in _defaults(facts)]
         plain = [library.path for library in cached if not library.hwcaps and self._fits(library.path, facts)][:1]
         variants = [library.path for library in cached if library.hwcaps and self._fits(library.path, facts)]
         if plain or variants:
             return plain + variants
-        for directory in _defaults(facts) if facts.default_dirs else ():
+        for directory in _defaults(facts):
             if paths := self._in(directory, name, facts):
                 return paths
         return []
@@ -111,12 +107,6 @@ class Loader:
             if path in visited:
                 continue
             visited.add(path)
-            if len(visited) > _MAX_FILES:
-                raise LockError(
-                    f"this file needs more than {_MAX_FILES} libraries",
-                    where=path,
-                    hint="this is a bug in repro-env; please report it",
-                )
             facts = self.facts(path)
             if facts is None:
                 continue
@@ -183,15 +173,12 @@ def library_path(environ: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[str
 
 
 def _expand(directories: Iterable[str], path: str) -> Iterator[str]:
-    """Fill in `$ORIGIN` and `$LIB`. Relative directories are skipped: their meaning depends on the working directory."""
+    """Fill in `$ORIGIN`. Relative directories are skipped: their meaning depends on the working directory."""
     origin = path.rpartition("/")[0]
     for directory in directories:
         directory = directory.replace("${ORIGIN}", origin).replace("$ORIGIN", origin)
-        libs = ("lib", "lib64", "lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu") if "LIB" in directory else ("",)
-        for lib in libs:
-            absolute = directory.replace("${LIB}", lib).replace("$LIB", lib)
-            if absolute.startswith("/") and "$" not in absolute:
-                yield _normalize(absolute)
+        if directory.startswith("/") and "$" not in directory:
+            yield _normalize(directory)
 
 
 @functools.cache

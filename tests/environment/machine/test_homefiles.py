@@ -8,7 +8,7 @@ import pytest
 from repro_env.environment.machine import homefiles
 from repro_env.environment.machine.homefiles import CONFIGURATIONS, look
 
-ALL = frozenset({"keras", "matplotlib", "accelerate", "dask", "ipython", "torch"})
+ALL = frozenset({"keras", "matplotlib", "accelerate", "torch"})
 
 
 def put(home: Path, **texts: str) -> None:
@@ -30,8 +30,6 @@ def test_configuration_files_of_installed_libraries_are_found(tmp_path: Path) ->
         ".config/matplotlib/matplotlibrc": "m",
         ".config/matplotlib/stylelib/a.mplstyle": "s",
         ".cache/huggingface/accelerate/default_config.yaml": "a",
-        ".config/dask/a.yaml": "d",
-        ".ipython/profile_default/startup/00.py": "i",
         ".nccl.conf": "n",
     }
     put(tmp_path, **texts)
@@ -59,11 +57,17 @@ def test_a_variable_sets_the_directory_and_runs_see_the_file_at_the_default_path
 
 def test_a_file_that_cannot_be_captured_is_a_problem_with_a_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(homefiles, "LARGEST", 100)
-    put(tmp_path, **{".keras/keras.json": "x" * 101, ".config/dask/s.yaml": "token: hf_" + "AbCdEfGhIjKlMnOpQrStUvWxYz01234567"})
+    put(
+        tmp_path,
+        **{
+            ".keras/keras.json": "x" * 101,
+            ".cache/huggingface/accelerate/default_config.yaml": "token: hf_" + "AbCdEfGhIjKlMnOpQrStUvWxYz01234567",
+        },
+    )
     (tmp_path / ".nccl.conf").symlink_to("elsewhere")
     put(tmp_path, elsewhere="NCCL_ALGO=Ring")
-    (tmp_path / ".config" / "dask" / "pipe.yaml").parent.mkdir(exist_ok=True)
-    os.mkfifo(tmp_path / ".config" / "dask" / "pipe.yaml")
+    (tmp_path / ".config" / "matplotlib").mkdir(parents=True)
+    os.mkfifo(tmp_path / ".config" / "matplotlib" / "matplotlibrc")
     result = look(ALL, {"HOME": str(tmp_path)}, without=Path("/nowhere"))
     assert result.data == {".nccl.conf": b"NCCL_ALGO=Ring"}
     assert len(result.problems) == 2

@@ -111,13 +111,7 @@ def test_broken_venvs_are_errors(venv: Path, tmp_path: Path) -> None:
     assert f"is a symlink to {tmp_path}/gone/python3, which does not exist" in failure(str(venv))
 
     copied = make_venv(BASE, tmp_path / "copied", "--copies")
-    config = copied / "pyvenv.cfg"
-    text = config.read_text()
-    config.write_text(text.replace(f"home = {Path(BASE).parent}", f"home = {tmp_path}/gone/bin"))
-    assert config.read_text() != text or "home" not in text
-    if config.read_text() != text:
-        assert f"its Python was in {tmp_path}/gone/bin" in failure(str(copied))
-    config.unlink()
+    (copied / "pyvenv.cfg").unlink()
     assert "it has no pyvenv.cfg" in failure(str(copied))
 
 

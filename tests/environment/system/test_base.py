@@ -8,13 +8,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from repro_env.environment.python.distributions import InstalledDistribution, Scan
+from repro_env.environment.python.sites import Site
 from repro_env.environment.system import base, interpretertree, ldcache, loader, packages
+from repro_env.environment.system.libraries import Owners
 from repro_env.environment.system.packages import PackagedFile
 from repro_env.environment.system.tree import LiveTree, Tree, within
 from repro_env.io import process
 from repro_env.io.hashes import FileHashes
 from repro_env.oci import layer
 from repro_env.oci.entry import members
+from repro_env.schema.environment import Distribution
 from repro_env.schema.errors import LockError, UsageError
 from tests.environment.system import elves, roots
 from tests.environment.system.conftest import Captured, make
@@ -294,6 +298,23 @@ def test_modules_on_sys_path_and_libraries_of_the_environment_are_not_bundled(
     assert found.base.entries == captured.base.entries
 
 
+def test_a_driver_in_the_environment_belongs_to_its_wheel_and_another_to_the_driver(captured: Captured) -> None:
+    wheel = InstalledDistribution(
+        Distribution(
+            name="nvidia", version="1", dist_info="lib/nvidia-1.dist-info", site="lib", installer="", tags=(), build="",
+            requested=False, direct_url="", editable=False, has_record=True,
+        ),
+        b"x/libcuda.so.1,,\n", b"", b"",
+    )  # fmt: skip
+    layout = msgspec.structs.replace(captured.facts.layout, prefix="/env")
+    site = Site(0, layout, Scan((wheel,), ()), (), {"lib/x/libcuda.so.1": "1" * 64}, state="")
+    owners = Owners([site], {}, (), captured.interpreter)
+    assert owners.find("/env/lib/x/libcuda.so.1").owner == "wheel nvidia 1"
+    assert owners.find("/env/lib/x/libcuda.so.1").sha256 == "sha256:" + "1" * 64
+    assert (owners.find("/usr/lib/libcuda.so.1").owner, owners.find("/usr/lib/libcuda.so.1").sha256) == ("driver", None)
+    assert owners.find(captured.facts.interpreter.executable).owner == "interpreter"
+
+
 def test_the_cache_of_the_upper_layer_also_lists_unpackaged_libraries(
     captured: Captured, hashes: FileHashes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -352,24 +373,13 @@ def test_packages_with_files_in_a_given_directory_are_in_the_base(captured: Capt
     assert f"{site}/mine.py" not in kinds
 
 
-def test_fedoras_trust_store_includes_added_certificates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    site = "-----BEGIN CERTIFICATE-----\nsite\n-----END CERTIFICATE-----\n"
-    for name, text in (
-        ("extracted/pem/bundle.pem", f"first\n{site}"),
-        ("anchors/mine.crt", site),
-        ("anchors/other.pem", "other\n"),
-    ):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
+def test_fedoras_trust_store_is_included(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "extracted/pem").mkdir(parents=True)
+    (tmp_path / "extracted/pem/bundle.pem").write_text("all")
     monkeypatch.setattr(base, "EXTRACTED", (f"{tmp_path}/extracted", f"{tmp_path}/none"))
-    monkeypatch.setattr(base, "BUNDLES", (f"{tmp_path}/extracted/pem/bundle.pem", f"{tmp_path}/none"))
-    monkeypatch.setattr(base, "ANCHORS", (f"{tmp_path}/anchors", f"{tmp_path}/none"))
     tree = LiveTree()
-    assert list(base._add_certificates(tree)) == [
-        f"{tmp_path}/anchors/mine.crt is a certificate that was added to this machine; it is included in the base"
-    ]
+    base._add_certificates(tree)
     assert f"{tmp_path}/extracted/pem/bundle.pem" in tree
-    assert f"{tmp_path}/anchors/mine.crt" not in tree
 
 
 def test_an_unknown_program_is_rejected(captured: Captured, hashes: FileHashes) -> None:

@@ -29,7 +29,6 @@ def test_reads_every_fact(tmp_path: Path) -> None:
         needed=("liba.so.1", "libb.so"),
         rpath=("/r", "/s"),
         runpath=("$ORIGIN/../lib",),
-        default_dirs=False,
     )
 
 
