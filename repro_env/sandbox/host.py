@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import select
 import signal
 import tempfile
 from collections.abc import Collection, Sequence
@@ -28,7 +27,6 @@ from repro_env.sandbox.runner import Runner, outcome
 from repro_env.sandbox.session import FORWARDED, SignalQueue, queue_signals
 from repro_env.sandbox.streams import Streams
 from repro_env.schema.environment import Variable
-from repro_env.schema.errors import DataError
 from repro_env.schema.run import Launch, Outcome
 
 MEANS = "isolation: none, the live environment with the files and network of this machine"
@@ -120,28 +118,14 @@ def _pattern(workspace: str, keep: tuple[str, ...]) -> re.Pattern[str]:
 
 
 def _link_mounts(launch: Launch, root: Path) -> None:
-    """Make a symbolic link below `root` for each mount. Raises `DataError` if a link cannot be made."""
+    """Make a symbolic link below `root` for each mount. `workspace.prepare` has made real directories of their parents."""
     for mount in launch.mounts:
         link = root / mount.target[1:]
-        if not _is_direct(root, mount.target[1:]):
-            raise DataError(
-                "this path leads through a symbolic link of the source, which the private copy must not follow",
-                where=mount.target,
-                hint="omit --runner host, or name the data by the target of the link",
-            )
-        try:
-            if link.is_dir() and not link.is_symlink():
-                remove_tree(link)
-            else:
-                link.unlink(missing_ok=True)
-            link.parent.mkdir(parents=True, exist_ok=True)
-            link.symlink_to(mount.source)
-        except OSError as error:
-            raise DataError(
-                f"a link to it cannot be made in the private copy of the source: {error.strerror}",
-                where=mount.target,
-                hint="check the paths of --data and --checkpoints",
-            ) from None
+        if link.is_dir() and not link.is_symlink():
+            remove_tree(link)
+        link.unlink(missing_ok=True)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(mount.source)
 
 
 def _is_direct(base: Path, path: str) -> bool:
@@ -186,7 +170,7 @@ def _wait(child: int, queue: SignalQueue, streams: Streams) -> int:
     """Forward signals, input and output until the child ends. Returns its status."""
     with streams.connected():
         while not (result := os.waitpid(child, os.WNOHANG))[0]:
-            select.select([queue.handle], [], [])
+            queue.wait()
             for number in queue.take():
                 if number == signal.SIGWINCH:
                     streams.resize()
@@ -212,5 +196,7 @@ def _become_command(
                 landlock.restrict_writes(writable)
             refused = command.execute(launch)
         os.write(report, msgspec.json.encode(refused))
+    except OSError as error:  # Landlock
+        os.write(report, msgspec.json.encode(("argv", [(launch.argv[0], error.errno)])))
     finally:
         os._exit(127)

@@ -168,6 +168,12 @@ class SignalQueue:
         """All signals that were taken so far."""
         self._before = before
 
+    def wait(self) -> None:
+        """Wait for a signal."""
+        poll = select.poll()
+        poll.register(self.handle, select.POLLIN)
+        poll.poll()
+
     def take(self) -> list[int]:
         """Remove all signals from the queue. Returns their numbers in the order of arrival."""
         with contextlib.suppress(BlockingIOError):

@@ -48,8 +48,10 @@ class Log:
         self._waiting = bytearray()
         self._omitted = 0
         """Bytes that are missing between the beginning and the end."""
-        self._head = self._start = HEAD
-        """Where the beginning ends in the file, and where the end starts."""
+        self._has_gap = False
+        """Whether the waiting bytes do not follow those in the file."""
+        self._size, self._head, self._start = 0, 0, HEAD
+        """The size of the file, where its beginning ends (0 as long as nothing is missing), and where its end starts."""
         self._due = 0.0
         """When the waiting bytes are written (`time.monotonic`)."""
 
@@ -58,8 +60,12 @@ class Log:
         if not self._waiting:
             self._due = time.monotonic() + _PAUSE
         self._waiting += data
-        if len(self._waiting) > _PIECE or time.monotonic() >= self._due:
+        if time.monotonic() >= self._due or (len(self._waiting) > _PIECE and self._size < HEAD):
             self.write()
+        elif len(self._waiting) > 2 * TAIL:  # searching all of it for secrets would slow down the command
+            self._omitted += len(self._waiting) - TAIL
+            del self._waiting[:-TAIL]
+            self._has_gap = True
 
     @property
     def delay(self) -> float | None:
@@ -76,28 +82,31 @@ class Log:
         text = redact.lines(self._waiting[:end].decode(errors="replace").replace("\r\n", "\n"), self._hidden)
         del self._waiting[:end]
         self._due = time.monotonic() + _PAUSE
+        data = text.encode(errors="replace")
         with contextlib.suppress(OSError):  # the disk is full
-            _write(self._handle, text.encode(errors="replace"))
-            if os.fstat(self._handle).st_size > self._start + 2 * TAIL:
-                self._shorten()
+            _write(self._handle, data)
+            self._size = os.lseek(self._handle, 0, os.SEEK_CUR)
+            if self._has_gap or self._size > self._start + 2 * TAIL:
+                self._shorten(min(TAIL, len(data)) if self._has_gap else TAIL)
+                self._has_gap = False
 
     def close(self) -> None:
         self.write(is_last=True)
         os.close(self._handle)
 
-    def _shorten(self) -> None:
-        """Remove what is between the beginning and the end. Both consist of complete lines."""
-        size = os.fstat(self._handle).st_size
-        tail = os.pread(self._handle, TAIL, size - TAIL)
+    def _shorten(self, length: int) -> None:
+        """Remove what is between the beginning and an end of this length. Both consist of complete lines."""
+        tail = os.pread(self._handle, length, self._size - length)
         tail = tail[tail.find(b"\n", 0, _LINE) + 1 :]
-        if not self._omitted:
+        if not self._head:
             self._start = self._head = HEAD - _LINE + os.pread(self._handle, _LINE, HEAD - _LINE).rfind(b"\n") + 1
-        self._omitted += size - len(tail) - self._start
+        self._omitted += self._size - len(tail) - self._start
         os.ftruncate(self._handle, self._head)
         os.lseek(self._handle, self._head, os.SEEK_SET)
         _write(self._handle, f"\n[repro-env: {self._omitted:,} bytes omitted]\n".encode())
         self._start = os.lseek(self._handle, 0, os.SEEK_CUR)
         _write(self._handle, tail)
+        self._size = self._start + len(tail)
 
 
 class Streams:
