@@ -1,4 +1,4 @@
-"""Container engines for tests: the machine's Docker, a separate Podman and Docker, and a proxy that can be cut."""
+"""Container engines for tests: the machine's Docker, a separate Podman, and a proxy that can be cut."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import tempfile
@@ -179,36 +178,3 @@ def _forward(source: socket.socket, target: socket.socket) -> None:
         while data := source.recv(1 << 16):
             target.sendall(data)
         target.shutdown(socket.SHUT_WR)
-
-
-@contextlib.contextmanager
-def dockerd() -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """Start a second Docker engine. It runs in a separate network namespace, because it would remove the bridge of the first."""
-    program = shutil.which("dockerd")
-    need(program and os.getuid() == 0, "dockerd, and uid 0 (apt-get install docker.io)")
-    root = Path(tempfile.mkdtemp(prefix="repro-env-test-"))
-    address = root / "docker.sock"
-    command = ["unshare", "-n", str(program), "--bridge=none", "--iptables=false", "-H", f"unix://{address}"]
-    command += ["--data-root", str(root / "data"), "--exec-root", str(root / "exec"), "-p", str(root / "pid")]
-    try:
-        with _service(command, address, root / "log", {}) as process:
-            yield f"unix://{address}", process
-    finally:
-        for pid in _processes(str(root)):
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
-        mounts = [line.split(" ")[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-        for point in sorted((mount for mount in mounts if mount.startswith(str(root))), reverse=True):
-            subprocess.run(["umount", "-l", point], check=False)
-        shutil.rmtree(root, ignore_errors=True)
-
-
-def _processes(directory: str) -> list[int]:
-    """PIDs of processes with this directory in their command line: containerd and its shims survive a killed dockerd."""
-    pids = []
-    for path in Path("/proc").iterdir():
-        if path.name.isdigit():
-            with contextlib.suppress(OSError):
-                if directory.encode() in (path / "cmdline").read_bytes():
-                    pids.append(int(path.name))
-    return pids

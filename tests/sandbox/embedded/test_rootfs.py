@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from repro_env.sandbox import filesystem
 from repro_env.schema.environment import Variable
 from repro_env.schema.run import ImageTree, Mount, User
 from tests.fakes import rootfs
@@ -82,13 +81,6 @@ def test_a_repository_is_mounted_read_only_and_is_not_an_output(any_root: Place)
     )
     assert result.stdout == "ref: x\npacked\n"
     assert result.files == {"out": "y\n"}
-
-
-def test_temporary_files_are_on_disk(any_root: Place) -> None:
-    result = any_root.sh("stat -f -c %T /tmp /dev/shm")
-    assert result.stdout.split()[1] == "tmpfs"
-    if filesystem.kind(any_root.runs) != "tmpfs":
-        assert result.stdout.split()[0] != "tmpfs"
 
 
 def test_files_of_the_image_in_the_home_directory_are_visible(any_root: Place) -> None:
@@ -203,16 +195,6 @@ def test_data_is_read_only(any_root: Place) -> None:
     assert not [path for path in (result.directory / "files").rglob("*") if path.is_dir()]
 
 
-def test_checkpoints_are_written_to_the_host_as_the_caller(any_root: Place) -> None:
-    checkpoints = any_root.root / "checkpoints"
-    checkpoints.mkdir()
-    any_root.own(checkpoints)
-    mount = Mount(kind="checkpoints", source=str(checkpoints), target=str(checkpoints))
-    any_root.sh(f"echo weights > {checkpoints}/last", mounts=[mount])
-    assert (checkpoints / "last").read_text() == "weights\n"
-    assert (checkpoints / "last").stat().st_uid == any_root.uid
-
-
 def test_data_can_be_mounted_below_other_data(any_root: Place) -> None:
     outer, within = any_root.root / "outer", any_root.root / "within"
     (outer / "place").mkdir(parents=True)
@@ -239,7 +221,7 @@ def test_an_image_can_have_sixty_layers(place: Place) -> None:
     assert result.outcome.means[0] == "root: overlay"
 
 
-@pytest.mark.parametrize("name", ["a b", "a,b", "a:b", "a\\b", "a'\"b", "ü=x", "%s"])
+@pytest.mark.parametrize("name", ["a b,c:d", "a\\b'\"c", "ü=%s"])
 def test_the_store_and_the_runs_can_have_unusual_names(image: Path, name: str) -> None:
     with open_place(image, os.getuid(), name) as place:
         _runs_in(place, image)
@@ -253,7 +235,7 @@ def _runs_in(place: Place, image: Path) -> None:
     assert (result.files, result.answer.removed) == ({"new": "new\n"}, ("old.txt",))
 
 
-@pytest.mark.parametrize("workspace", ["/srv/captured/pro ject", "/srv/captured/a,b:c\\d", "/opt/env/inside", "/tmp/project"])
+@pytest.mark.parametrize("workspace", ["/srv/captured/a b,c:d\\e", "/opt/env/inside", "/tmp/project"])
 def test_the_workspace_can_have_an_unusual_name(place: Place, workspace: str) -> None:
     result = place.sh("pwd; echo new > new", workspace=workspace, cwd=workspace + "/package")
     assert result.stdout == f"{workspace}/package\n"
