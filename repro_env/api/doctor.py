@@ -33,11 +33,11 @@ def examine(store: Path, runs: Path) -> Diagnosis:
         raise UsageError("this path is not a directory", where=str(runs), hint=hint)
     observations = doctor.observe(store, runs.resolve())
     findings = doctor.diagnose(observations)
-    engine_findings = doctor.engine_findings()
-    has_engine = any(finding.state == "ok" for finding in engine_findings)
+    engine = doctor.find_engine()
+    has_engine = engine.state == "ok"
     return Diagnosis(
         works=doctor.works(findings),
-        findings=(*findings, *engine_findings),
+        findings=(*findings, engine),
         alternatives=doctor.alternatives(findings, engine=has_engine),
         observations=observations,
         has_engine=has_engine,

@@ -80,12 +80,8 @@ def refusal(launch: Launch, what: str, refused: list[tuple[str, int]]) -> ReproE
             where=file,
             hint="capture it with `--with PROGRAM`, or name another interpreter in the first line",
         )
-    reasons = {
-        errno.ENOEXEC: "this file is neither a program nor a script with an interpreter in its first line (`#!`)",
-        errno.EACCES: "this file is not executable",
-    }
     return RunError(
-        reasons.get(number) or f"this file cannot be executed: {os.strerror(number)}",
+        f"this file cannot be executed: {os.strerror(number)}",
         where=file,
         hint=f"make it executable (chmod +x), or name the program that runs it before {name}",
     )

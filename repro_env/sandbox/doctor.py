@@ -307,27 +307,19 @@ def _report(write: int, step: Step, act: Callable[[], object]) -> bool:
     return number == 0
 
 
-def engine_findings() -> tuple[Finding, ...]:
-    """A finding for the engine that `exec --runner docker` would use, and for the Podman engine if it is a different one."""
-    address, finding = _find_engine("")
-    podman = engines.podman()
-    return (finding, _find_engine(podman)[1]) if podman and podman != address else (finding,)
-
-
-def _find_engine(address: str) -> tuple[str, Finding]:
-    """Return the address of an engine, and the finding about it."""
+def find_engine() -> Finding:
+    """The finding for the engine that `exec --runner docker` would use."""
     from repro_env.sandbox.docker.runner import check_engine
 
     name = "container engine"
     try:
-        with engines.connect(address, timeout=_TIMEOUT) as engine:
-            address, facts = engine.address, engine.facts
+        with engines.connect(timeout=_TIMEOUT) as engine:
+            facts = engine.facts
             name = f"{facts.product.lower()} engine"
             check_engine(engine)
             runtime = "with" if facts.product == "Docker" and "nvidia" in facts.runtimes else "without"
-            text = f"{facts.product} {facts.version} at {address}, {runtime} the NVIDIA runtime"
-            return address, Finding(name=name, state="ok", text=text)
+            text = f"{facts.product} {facts.version} at {engine.address}, {runtime} the NVIDIA runtime"
+            return Finding(name=name, state="ok", text=text)
     except EngineError as error:
-        address = error.where or address
-        text = f"{error.what} ({address}); only --runner docker and --output docker: need an engine"
-        return address, Finding(name=name, state="absent", text=text, fix=error.hint)
+        text = f"{error.what} ({error.where}); only --runner docker and --output docker: need an engine"
+        return Finding(name=name, state="absent", text=text, fix=error.hint)

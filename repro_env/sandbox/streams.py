@@ -132,7 +132,7 @@ class Streams:
         self.controlling: int | None = None
         """A stream that is the caller's terminal, and for the command its controlling terminal; None without a terminal."""
         self._tty = -1
-        terminals = [stream for stream in (0, 1, 2) if is_terminal(stream)]
+        terminals = [stream for stream in (0, 1, 2) if os.isatty(stream)]
         groups = [group for group in _groups() if group[0] not in terminals]
         if terminals:
             self._open_terminal(terminals)
@@ -281,13 +281,6 @@ class Streams:
                 break
         if self._input != self._tty:
             self._close(self._input)
-
-
-def is_terminal(stream: int) -> bool:
-    try:
-        return os.isatty(stream)
-    except OSError:
-        return False
 
 
 def _groups() -> list[tuple[int, ...]]:

@@ -195,17 +195,17 @@ def test_an_unwritable_runs_directory_is_blocked(place: Place) -> None:
 def test_a_missing_engine_does_not_block_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    findings = doctor.engine_findings()
-    assert (findings[0].name, findings[0].state) == ("container engine", "absent")
-    assert "the socket does not exist" in findings[0].text
-    assert findings[0].fix
-    assert doctor.works(findings)
+    finding = doctor.find_engine()
+    assert (finding.name, finding.state) == ("container engine", "absent")
+    assert "the socket does not exist" in finding.text
+    assert finding.fix
+    assert doctor.works((finding,))
 
 
 def test_an_engine_that_answers_is_ok(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", docker())
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    (finding, *_) = doctor.engine_findings()
+    finding = doctor.find_engine()
     assert (finding.name, finding.state, finding.fix) == ("docker engine", "ok", "")
     assert finding.text.startswith("Docker ")
     assert f" at {docker()}" in finding.text

@@ -255,7 +255,7 @@ def test_the_error_for_a_command_that_cannot_start_has_the_reason(launch: Launch
             start(launch, tmp_path, word)
         restart(tmp_path)
     (tmp_path / "plain").write_text("x")
-    with pytest.raises(RunError, match="not executable"):
+    with pytest.raises(RunError, match="Permission denied"):
         start(launch, tmp_path, str(tmp_path / "plain"))
     restart(tmp_path)
     with pytest.raises(RunError, match="No such file"):

@@ -138,10 +138,6 @@ def check_engine(engine: Engine, gpus: int | str = 0) -> None:
             where=engine.address,
             hint="use an engine on this machine (unset DOCKER_HOST, docker context use default), or the embedded runner",
         )
-    if facts.os and facts.os != "linux":
-        raise EngineError(
-            f"this engine runs {facts.os} containers", where=engine.address, hint="switch the engine to Linux containers"
-        )
     if facts.rootless and facts.product == "Docker" and os.geteuid() != 0:
         raise EngineError(
             "this is a rootless Docker, in which the command cannot run as your user",

@@ -132,16 +132,9 @@ def test_bytecode_of_an_edited_source_is_not_used(machine: Machine) -> None:
     assert printed == ["1\n", "2\n"]
 
 
-def test_each_image_is_compiled_separately(machine: Machine) -> None:
-    machine.run("pass")
-    machine.spec = machine.of_image(machine.spec, 78)
-    assert machine.run("pass")[0].printed
-
-
-@pytest.mark.parametrize("size", [0, 10, 40])
-def test_a_damaged_file_is_not_used_and_is_compiled_again(machine: Machine, size: int) -> None:
+def test_a_damaged_file_is_not_used_and_is_compiled_again(machine: Machine) -> None:
     first, _ = machine.run("pass")
-    os.truncate(next(Path(first.bytecode).rglob("json/decoder.*")), size)
+    os.truncate(next(Path(first.bytecode).rglob("json/decoder.*")), 10)
     for mark in (machine.store / "boot").iterdir():
         os.utime(mark, (0, 0))  # as if the last check was long ago
     after, printed = machine.run("import json; print(json.loads('[1]'))")

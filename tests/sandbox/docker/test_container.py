@@ -162,7 +162,6 @@ FACTS = Facts(
     ("facts", "gpus", "words"),
     [
         ({"remote_reason": "its address is tcp://far.example.com:2375"}, 0, "far.example.com"),
-        ({"os": "windows"}, 0, "windows"),
         ({"product": "Podman"}, 1, "GPUs"),
     ],
 )

@@ -40,8 +40,8 @@ def test_writing_to_a_closed_pipe_ends_a_program(place: Place) -> None:
     ("argv", "error", "words"),
     [
         (["/no/such/command"], "CommandMissingError", ["/no/such/command"]),
-        ([f"{rootfs.PREFIX}/bin/plain"], "RunError", ["not executable"]),
-        ([f"{rootfs.PREFIX}/bin"], "RunError", ["not executable"]),
+        ([f"{rootfs.PREFIX}/bin/plain"], "RunError", ["Permission denied"]),
+        ([f"{rootfs.PREFIX}/bin"], "RunError", ["Permission denied"]),
     ],
 )
 def test_the_error_for_a_command_that_cannot_start_names_it(place: Place, argv: list[str], error: str, words: list[str]) -> None:
