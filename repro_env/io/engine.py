@@ -36,12 +36,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     product: str
     """`Docker` or `Podman`."""
     version: str
-    api: str
-    """Version of the engine's API in use."""
-    architecture: str
-    """In the terms of the OCI image spec, or as reported by the engine if it is not a known one."""
-    os: str
-    """`linux`."""
     remote_reason: str
     """Why the engine does not share this machine's file system, or empty. A remote engine cannot mount local directories."""
     rootless: bool
@@ -115,8 +109,7 @@ def connect(address: str = "", *, timeout: float = ANSWER) -> Engine:
             if not version.get("ApiVersion"):
                 raise DockerException("the engine does not report its API version")
             info = client.info()
-        api = str(version["ApiVersion"])
-        return Engine(make_client(api), shown, facts(version, info, where=where, api=api))
+        return Engine(make_client(str(version["ApiVersion"])), shown, facts(version, info, where=where))
 
 
 _IDENTIFY = "report its version"
@@ -140,22 +133,12 @@ def available(address: str = "") -> bool:
     return True
 
 
-def podman() -> str:
-    """Return the address of this machine's Podman socket, the user's own if there is one; empty without a socket."""
-    paths = (f"{directory}/podman/podman.sock" for directory in (_user_directory(), "/run"))
-    return next((f"unix://{path}" for path in paths if os.path.exists(path)), "")  # noqa: PTH110 - a plain string
-
-
-def facts(version: Mapping[str, Any], info: Mapping[str, Any], *, where: str, api: str) -> Facts:
+def facts(version: Mapping[str, Any], info: Mapping[str, Any], *, where: str) -> Facts:
     """Interpret the engine's answers to `/version` and `/info`. `where`: the address of the engine."""
     components = [str(component.get("Name", "")).lower() for component in version.get("Components") or ()]
-    machine = str(version.get("Arch") or info.get("Architecture") or "")
     return Facts(
         product="Podman" if any("podman" in name for name in components) else "Docker",
         version=str(version.get("Version") or "unknown"),
-        api=api,
-        architecture={"x86_64": "amd64", "aarch64": "arm64"}.get(machine, machine),
-        os=str(version.get("Os") or info.get("OSType") or ""),
         remote_reason=_remote_reason(where, str(info.get("Name") or "")),
         rootless=any("rootless" in str(option) for option in info.get("SecurityOptions") or ()),
         runtimes=tuple(sorted(info.get("Runtimes") or ())),

@@ -43,7 +43,7 @@ class Builder:
     def build(self, text: str, files: Mapping[str, bytes] | None = None) -> str:
         """Return the ID of the image. Not by docker-py's own `build`, which cannot ask for BuildKit."""
         api = self._engine.client.api
-        url = f"{api.base_url}/v{self._engine.facts.api}/build"
+        url = f"{api.base_url}/v{api.api_version}/build"
         headers = {"Content-Type": "application/x-tar"}
         context = archive({"Dockerfile": text.encode(), **(files or {})})
         with api.post(url, params=self._parameters, data=context, headers=headers, timeout=300) as answer:

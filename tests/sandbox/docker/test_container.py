@@ -154,7 +154,7 @@ def test_symlinks_of_an_image_are_not_followed_on_this_machine(tmp_path: Path) -
 
 
 FACTS = Facts(
-    product="Docker", version="1", api="1.41", architecture="amd64", os="linux", remote_reason="", rootless=False, runtimes=(),
+    product="Docker", version="1", remote_reason="", rootless=False, runtimes=(),
 )  # fmt: skip
 
 
