@@ -46,20 +46,28 @@ Bytes = bytes | mmap.mmap
 Kind = Literal["file", "link", "dir"]
 
 
-class PackagePath(msgspec.Struct, frozen=True, gc=False):
-    """One path as the package lists it. Size and hash are those before the placeholder is replaced."""
+class PackagePath(msgspec.Struct, frozen=True, rename={"path": "_path"}):
+    """An entry of `info/paths.json`: one path as the package lists it. Size and hash are those before the placeholder is replaced."""
 
     path: str
     """Relative to the archive's root."""
-    kind: Kind
-    size: int
-    """-1 if the package does not give it."""
-    sha256: str
-    """Hex, or empty if the package does not give it. For a symlink, some packages give the hash of its target's content."""
-    placeholder: str
-    """The text that stands for the prefix in the file; empty if there is none."""
-    binary: bool
-    """Replace it in C strings and keep their length."""
+    path_type: Literal["hardlink", "softlink", "directory"] = "hardlink"
+    size_in_bytes: int | None = None
+    sha256: str | None = None
+    """For a symlink, some packages give the hash of its target's content."""
+    prefix_placeholder: str | None = None
+    """The text that stands for the prefix in the file."""
+    file_mode: Literal["text", "binary"] | None = None
+    """Whether to replace the text in C strings and keep their length."""
+
+    @property
+    def kind(self) -> Kind:
+        return _KINDS[self.path_type]
+
+    @property
+    def placeholder(self) -> str:
+        """Empty if there is none."""
+        return self.prefix_placeholder or "" if self.path_type == "hardlink" else ""
 
 
 class Info(msgspec.Struct, frozen=True):
@@ -81,50 +89,25 @@ class Info(msgspec.Struct, frozen=True):
     """In the order in which the package lists them."""
 
 
-class InstalledPath(msgspec.Struct, frozen=True, gc=False):
-    """One path as it is installed into one prefix."""
-
-    member: str
-    """Its path inside the archive."""
-    kind: Kind
-    executable: bool
-    size: int
-    """Bytes, after the placeholder is replaced."""
-    sha256: str
-    """Hex, after the placeholder is replaced."""
-    target: str
-    """The target of a symlink."""
-
-
 class Facts(msgspec.Struct, frozen=True):
     """Everything of a package that determines what it installs into one prefix."""
 
     filename: CondaFile
     info: Info
-    linked: tuple[InstalledPath, ...]
-
-
-class _Row(msgspec.Struct, frozen=True, rename={"path": "_path"}):
-    """An entry of `info/paths.json`."""
-
-    path: str
-    path_type: Literal["hardlink", "softlink", "directory"] = "hardlink"
-    size_in_bytes: int | None = None
-    sha256: str | None = None
-    prefix_placeholder: str | None = None
-    file_mode: Literal["text", "binary"] | None = None
+    linked: tuple[Entry, ...]
+    """Each path of the archive as it is installed into the prefix: size and sha256 after the placeholder is replaced."""
 
 
 class _Listing(msgspec.Struct, frozen=True):
     """The content of `info/paths.json`."""
 
-    paths: tuple[_Row, ...]
+    paths: tuple[PackagePath, ...]
     paths_version: Literal[1]
 
 
 _LISTING = msgspec.json.Decoder(_Listing)
 _KINDS: dict[str, Kind] = {"hardlink": "file", "softlink": "link", "directory": "dir"}
-_DECODERS = (msgspec.json.Decoder(PackagePath), msgspec.json.Decoder(Info))
+_DECODER = msgspec.json.Decoder(Info)
 """Created at import: msgspec analyses a type on first use, and two threads must not do that at the same time."""
 
 
@@ -203,17 +186,7 @@ def _paths(files: Mapping[str, bytes], where: str) -> tuple[PackagePath, ...]:
         listing = _LISTING.decode(files["info/paths.json"])
     except (msgspec.MsgspecError, RecursionError) as error:
         raise ArtifactError(f"info/paths.json of the package is not valid: {error}", where=where) from None
-    paths = tuple(
-        PackagePath(
-            path=row.path,
-            kind=_KINDS[row.path_type],
-            size=-1 if row.size_in_bytes is None else row.size_in_bytes,
-            sha256=(row.sha256 or "").lower(),
-            placeholder=(row.prefix_placeholder or "") if row.path_type == "hardlink" else "",
-            binary=row.file_mode == "binary",
-        )
-        for row in listing.paths
-    )
+    paths = listing.paths
     if len(paths) > MAX_PATHS:
         raise ArtifactError(f"the package lists more than {MAX_PATHS:,} paths", where=where)
     if len({path.path for path in paths}) != len(paths):
@@ -248,7 +221,7 @@ def canonical(facts: Facts, layout: Layout) -> Installed:
         entries[entry.path] = entry
 
     for installed in facts.linked:
-        path = install_path(installed.member, info.noarch, layout)
+        path = install_path(installed.path, info.noarch, layout)
         if "__pycache__" in path.split("/") or path == HISTORY:
             continue
         if installed.kind == "link":
@@ -258,7 +231,7 @@ def canonical(facts: Facts, layout: Layout) -> Installed:
             add(Entry(path, "dir"))
         else:
             add(Entry(path, "file", installed.executable, installed.size, installed.sha256))
-            members[path] = installed.member
+            members[path] = installed.path
     for point in info.entry_points:
         path = f"{layout.scripts}/{point.name}"
         if path in entries:  # installers write entry points last
@@ -343,7 +316,7 @@ def insert_prefix(data: Bytes, path: PackagePath, prefix: str) -> Iterator[bytes
     Raises `ArtifactError` if the prefix is too long for a binary file.
     """
     old, new = path.placeholder.encode(), prefix.encode()
-    if path.binary:
+    if path.file_mode == "binary":
         if len(new) > len(old):
             raise ArtifactError(
                 f"the prefix is {len(new)} bytes long, and {path.path} has space for {len(old)} bytes", where=prefix

@@ -10,7 +10,8 @@ import pytest
 
 from repro_env.guest.wheelrule import EntryPoint
 from repro_env.oci import conda
-from repro_env.oci.conda import Facts, Info, InstalledPath, PackagePath
+from repro_env.oci.conda import Facts, Info, PackagePath
+from repro_env.oci.entry import Entry
 from repro_env.schema.environment import Layout
 from repro_env.schema.errors import ArtifactError
 
@@ -28,18 +29,18 @@ LAYOUT = Layout(
 
 
 def packed(*, binary: bool = False, placeholder: str = OLD, path: str = "bin/tool") -> PackagePath:
-    return PackagePath(path, "file", -1, "", placeholder, binary)
+    return PackagePath(path, prefix_placeholder=placeholder, file_mode="binary" if binary else "text")
 
 
 def info(*, noarch: str = "", points: tuple[EntryPoint, ...] = ()) -> Info:
     return Info("tool", "1.0", "0", 3, "linux-64", ("python",), (), "MIT", noarch, points, ())
 
 
-def file(path: str, data: bytes = b"x", *, executable: bool = False) -> InstalledPath:
-    return InstalledPath(path, "file", executable, len(data), hashlib.sha256(data).hexdigest(), "")
+def file(path: str, data: bytes = b"x", *, executable: bool = False) -> Entry:
+    return Entry(path, "file", executable, len(data), hashlib.sha256(data).hexdigest(), "")
 
 
-def facts(*linked: InstalledPath, **more: object) -> Facts:
+def facts(*linked: Entry, **more: object) -> Facts:
     return Facts("tool-1.0-0.conda", info(**more), linked)  # type: ignore[arg-type] # passed on
 
 
@@ -113,10 +114,10 @@ class TestPlacing:
 
     def test_symlinks_and_empty_directories_are_installed(self) -> None:
         linked = (
-            InstalledPath("lib/b.so", "link", False, 0, "", "b.so.1"),
-            InstalledPath("lib/c.so", "link", False, 0, "", f"{NEW}/lib/b.so.1"),
+            Entry("lib/b.so", "link", False, 0, "", "b.so.1"),
+            Entry("lib/c.so", "link", False, 0, "", f"{NEW}/lib/b.so.1"),
             file("lib/b.so.1", executable=True),
-            InstalledPath("share/empty", "dir", False, 0, "", ""),
+            Entry("share/empty", "dir", False, 0, "", ""),
         )
         kinds = {entry.path: entry.kind for entry in conda.canonical(facts(*linked), LAYOUT).entries}
         assert kinds == {
@@ -130,11 +131,11 @@ class TestPlacing:
     @pytest.mark.parametrize("target", ["../../etc/passwd", "/etc/passwd", "/home/ann/envs/ml2/x", "", "a\nb", ".."])
     def test_a_symlink_that_leaves_the_prefix_is_refused(self, target: str) -> None:
         with pytest.raises(ArtifactError, match="outside of the environment"):
-            conda.canonical(facts(InstalledPath("lib/x", "link", False, 0, "", target)), LAYOUT)
+            conda.canonical(facts(Entry("lib/x", "link", False, 0, "", target)), LAYOUT)
 
     def test_a_path_below_a_symlink_is_refused(self) -> None:
         with pytest.raises(ArtifactError, match="is below a file or symlink"):
-            conda.canonical(facts(InstalledPath("lib/x", "link", False, 0, "", "../share"), file("lib/x/y")), LAYOUT)
+            conda.canonical(facts(Entry("lib/x", "link", False, 0, "", "../share"), file("lib/x/y")), LAYOUT)
 
     def test_an_environment_at_a_symlinked_prefix_uses_the_real_path(self) -> None:
         """The files contain the prefix, and are installed at its target."""

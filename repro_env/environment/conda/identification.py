@@ -29,6 +29,7 @@ from repro_env.io.files import FileContents, chunks_of, keys_of
 from repro_env.io.indexhttp import Session, local_path
 from repro_env.io.ranges import RangesRefusedError
 from repro_env.oci import conda, wheellayers
+from repro_env.oci.entry import Entry
 from repro_env.oci.wheel import Installed
 from repro_env.schema import codec, redact
 from repro_env.schema.artifact import CondaPackage
@@ -278,27 +279,27 @@ class _Identifier:
 
     def _linked_file(
         self, file: conda.PackagePath, record: Record, noarch: str, packed: Mapping[str, conda.PackagePath]
-    ) -> conda.InstalledPath | None:
+    ) -> Entry | None:
         """The installed form of a packed path; None if the installed file does not show it."""
         path = conda.install_path(file.path, noarch, self._layout)
         live = self._found.get(path)
         if file.kind == "dir":
-            return conda.InstalledPath(file.path, "dir", False, 0, "", "")
+            return Entry(file.path, "dir")
         if "__pycache__" in path.split("/"):
-            return conda.InstalledPath(file.path, "file", False, max(file.size, 0), file.sha256, "")
+            return Entry(file.path, "file", False, file.size_in_bytes or 0, file.sha256 or "")
         if live is None or live.kind != file.kind:
             return None
         if file.kind == "link":
             target = packed.get(posixpath.normpath(posixpath.join(posixpath.dirname(file.path), live.target)))
-            is_certain = target is not None and target.kind == "file" and file.sha256 == target.sha256 != ""
-            return conda.InstalledPath(file.path, "link", False, 0, "", live.target) if is_certain else None
+            is_certain = target is not None and target.kind == "file" and file.sha256 == target.sha256 is not None
+            return Entry(file.path, "link", target=live.target) if is_certain else None
         if file.placeholder:
             is_certain = self._hashes[path] == record.files.get(path) and self._has_plain_prefix
         else:
-            is_certain = (self._hashes[path], live.size) == (file.sha256, file.size)
+            is_certain = (self._hashes[path], live.size) == (file.sha256, file.size_in_bytes)
         if not is_certain or not _has_usual_mode(path, live.executable, Path(self._prefix, path)):
             return None
-        return conda.InstalledPath(file.path, "file", live.executable, live.size, self._hashes[path], "")
+        return Entry(file.path, "file", live.executable, live.size, self._hashes[path])
 
 
 def _identified(record: Record, facts: conda.Facts, digest: str, size: int, why: str, file: str) -> IdentifiedPackage:

@@ -1,1 +1,1 @@
-"""Read wheels, conda packages and members of zip files, in parts and without unpacking them."""
+"""Read wheels and conda packages."""

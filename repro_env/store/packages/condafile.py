@@ -17,6 +17,7 @@ import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
+from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -45,18 +46,6 @@ def facts_key(sha256: str, prefix: str) -> str:
     return f"{sha256} {prefix}"
 
 
-class ArchiveMember(msgspec.Struct, frozen=True, gc=False):
-    """One unpacked member of an archive."""
-
-    kind: conda.Kind
-    executable: bool
-    size: int
-    sha256: str
-    target: str
-    where: str
-    """The name of the unpacked file in the directory; empty if its content was not kept."""
-
-
 def info(file: BinaryIO, filename: str) -> conda.Info:
     """Read `info/` of a `.conda` file; a remote file needs only a few ranges. Raises `ArtifactError`."""
     unpacker = _Unpacker(filename, None, MAX_INFO)
@@ -65,75 +54,61 @@ def info(file: BinaryIO, filename: str) -> conda.Info:
     return conda.read_info(unpacker.lists, filename)
 
 
-def unpack(path: Path, filename: str, directory: Path) -> tuple[conda.Info, dict[str, ArchiveMember]]:
-    """Unpack a package into `directory` and return its members. Raises `ArtifactError`."""
-    unpacker = _Unpacker(filename, directory, MAX_UNPACKED)
-    with _convert_errors(filename), room(directory), ExitStack() as opened:
-        for tar in _tars(path, filename, opened):
-            unpacker.unpack(tar)
-    return conda.read_info(unpacker.lists, filename), unpacker.members
-
-
 def link(path: Path, filename: str, prefix: str, directory: Path) -> tuple[conda.Facts, dict[str, Path]]:
-    """Return the facts of a package at a prefix, and its files with the prefix inserted, by member. Raises `ArtifactError`."""
-    package_info, archive_members = unpack(path, filename, directory)
-    linked = []
+    """Unpack a package into `directory`, and insert the prefix. Raises `ArtifactError`.
+
+    Returns the facts of the package at this prefix, and the file of each member.
+    """
+    unpacker = _Unpacker(filename, directory, MAX_UNPACKED)
+    linked: list[Entry] = []
     contents: dict[str, Path] = {}
     with _convert_errors(filename), room(directory):
+        with ExitStack() as opened:
+            for tar in _tars(path, filename, opened):
+                unpacker.unpack(tar)
+        package_info = conda.read_info(unpacker.lists, filename)
         for listed in package_info.paths:
-            member = archive_members.get(listed.path)
+            member = unpacker.members.get(listed.path)
             if member is None and listed.kind == "dir":
-                member = ArchiveMember("dir", False, 0, "", "", "")  # archives may leave out directories
+                member = Entry(listed.path, "dir")  # archives may leave out directories
             if member is None:
                 raise ArtifactError(f"the package lists {listed.path}, which is missing", where=filename)
-            where, size, sha256 = directory / member.where, member.size, member.sha256
-            if listed.placeholder and member.kind == "file":
-                where = directory / f"{member.where}.linked"
-                size, sha256 = _replace(directory / member.where, where, listed, prefix)
-            linked.append(conda.InstalledPath(listed.path, member.kind, member.executable, size, sha256, member.target))
             if member.kind == "file":
-                contents[listed.path] = where
+                contents[listed.path] = unpacker.files[listed.path]
+            if listed.placeholder and member.kind == "file":
+                # A hard link has the same unpacked file as another member.
+                contents[listed.path] = directory / f"{len(linked)}.linked"
+                size, sha256 = _replace(unpacker.files[listed.path], contents[listed.path], listed, prefix)
+                member = msgspec.structs.replace(member, size=size, sha256=sha256)
+            linked.append(member)
     return conda.Facts(filename, package_info, tuple(linked)), contents
 
 
-class UnpackedPackage:
-    """A package at one prefix. It is unpacked when it is used first.
-
-    Use it as a context manager, which removes the unpacked files at the end.
-    """
+class UnpackedPackage(ExitStack):
+    """A package at one prefix. It is unpacked when it is used first; leaving the context removes the files."""
 
     def __init__(self, path: Path, filename: str, prefix: str, temp: Temp) -> None:
+        super().__init__()
         self._path = path
         self._filename = filename
         self._prefix = prefix
         self._temp = temp
-        self._stack = ExitStack()
-        self._linked: tuple[conda.Facts, dict[str, Path]] | None = None
 
-    def __enter__(self) -> UnpackedPackage:  # noqa: PYI034 - typing.Self came with Python 3.11
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-        self._linked = None
+    @cached_property
+    def _linked(self) -> tuple[conda.Facts, dict[str, Path]]:
+        return link(self._path, self._filename, self._prefix, self.enter_context(self._temp.directory()))
 
     @property
     def facts(self) -> conda.Facts:
         """The facts of the package. Raises `ArtifactError` if it is invalid."""
-        return self._link()[0]
+        return self._linked[0]
 
     def content(self, member: str) -> Path:
         """Return the unpacked file of a member, with the prefix inserted."""
-        where = self._link()[1].get(member)
+        where = self._linked[1].get(member)
         if where is None:
             raise ArtifactError(f"the file is not in {self._filename}", where=member, hint="capture again")
         return where
-
-    def _link(self) -> tuple[conda.Facts, dict[str, Path]]:
-        if self._linked is None:
-            directory = self._stack.enter_context(self._temp.directory())
-            self._linked = link(self._path, self._filename, self._prefix, directory)
-        return self._linked
 
 
 class CondaContents:
@@ -149,8 +124,7 @@ class CondaContents:
             yield literal
             return
         where = self._package.content(self._installed.members[entry.path])
-        moved = Entry(where.name, "file", entry.executable, entry.size, entry.sha256)
-        yield from FileContents(where.parent).chunks(moved)
+        yield from FileContents(where.parent).chunks(msgspec.structs.replace(entry, path=where.name))
 
 
 def _replace(source: Path, target: Path, package_path: conda.PackagePath, prefix: str) -> tuple[int, str]:
@@ -223,7 +197,10 @@ class _Unpacker:
 
     def __init__(self, filename: str, directory: Path | None, limit: int) -> None:
         """Without `directory`, no file is kept. `limit`: the largest total size of the members in bytes."""
-        self.members: dict[str, ArchiveMember] = {}
+        self.members: dict[str, Entry] = {}
+        """By path in the archive."""
+        self.files: dict[str, Path] = {}
+        """The unpacked file of each member that is a file."""
         self.lists: dict[str, bytes] = {}
         """The content of the files of `info/` that are needed."""
         self._filename = filename
@@ -249,25 +226,28 @@ class _Unpacker:
         if self._remaining < 0:
             raise ArtifactError("the package is too large", where=self._filename)
 
-    def _unpacked(self, archive: tarfile.TarFile, tar_member: tarfile.TarInfo, name: str) -> ArchiveMember:
+    def _unpacked(self, archive: tarfile.TarFile, tar_member: tarfile.TarInfo, name: str) -> Entry:
         if tar_member.isdir():
-            return ArchiveMember("dir", False, 0, "", "", "")
+            return Entry(name, "dir")
         if tar_member.issym():
-            return ArchiveMember("link", False, 0, "", tar_member.linkname, "")
+            return Entry(name, "link", target=tar_member.linkname)
         if tar_member.islnk():
-            target = self.members.get(tar_member.linkname.removeprefix("./"))
+            path = tar_member.linkname.removeprefix("./")
+            target = self.members.get(path)
             if target is None or target.kind != "file":
                 raise ArtifactError(
                     f"the hard link {name} of the package points to {tar_member.linkname!r}, which is not a file before it",
                     where=self._filename,
                 )
-            return target
+            if path in self.files:
+                self.files[name] = self.files[path]
+            return msgspec.structs.replace(target, path=name)
         if tar_member.isreg() and not tar_member.issparse():
             return self._write(archive, tar_member, name)
         raise ArtifactError(f"the package has {name}, which is not a file, directory or link", where=self._filename)
 
-    def _write(self, archive: tarfile.TarFile, tar_member: tarfile.TarInfo, name: str) -> ArchiveMember:
-        path = self._directory / str(len(self.members)) if self._directory is not None else None
+    def _write(self, archive: tarfile.TarFile, tar_member: tarfile.TarInfo, name: str) -> Entry:
+        path = None if self._directory is None else self._directory / str(len(self.members))
         content = archive.extractfile(tar_member)
         hasher, chunks = hashlib.sha256(), []
         with path.open("xb") if path is not None else contextlib.nullcontext() as out:
@@ -279,8 +259,9 @@ class _Unpacker:
                     chunks.append(chunk)
         if name in _NEEDED:
             self.lists[name] = b"".join(chunks)
-        is_executable = bool(tar_member.mode & stat.S_IXUSR)
-        return ArchiveMember("file", is_executable, tar_member.size, hasher.hexdigest(), "", path.name if path else "")
+        if path is not None:
+            self.files[name] = path
+        return Entry(name, "file", bool(tar_member.mode & stat.S_IXUSR), tar_member.size, hasher.hexdigest())
 
 
 @contextlib.contextmanager

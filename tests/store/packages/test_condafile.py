@@ -80,7 +80,7 @@ def with_member(directory: Path, *bad: tuple[tarfile.TarInfo, bytes]) -> Path:
 @pytest.mark.parametrize("ending", [".conda", ".tar.bz2"])
 def test_both_formats_give_the_same_facts(tmp_path: Path, ending: str) -> None:
     facts, contents = unpacked(conda.write(package(ending=ending), tmp_path), tmp_path)
-    linked = {path.member: path for path in facts.linked}
+    linked = {path.path: path for path in facts.linked}
     assert set(linked) == set(ITEMS)
     assert contents["bin/tool"].read_bytes() == f"#!{PREFIX}/bin/python\n".encode()
     assert contents["lib/tool.so"].read_bytes().startswith(b"\x7fELF" + PREFIX.encode() + b"/lib\0")
@@ -146,7 +146,7 @@ def test_a_member_outside_of_the_package_or_of_an_invalid_kind_is_refused(
 
 def test_an_unlisted_member_is_not_installed(tmp_path: Path) -> None:
     facts, _ = unpacked(with_member(tmp_path, (member("share/extra"), b"x")), tmp_path)
-    assert "share/extra" not in {path.member for path in facts.linked}
+    assert "share/extra" not in {path.path for path in facts.linked}
 
 
 def test_a_listed_path_must_be_in_the_package(tmp_path: Path) -> None:
