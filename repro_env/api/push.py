@@ -24,7 +24,7 @@ from repro_env.delivery.documents import provenance, sbom
 from repro_env.delivery.targets.registry import RegistryOutput
 from repro_env.environment.secrets import bundles
 from repro_env.io.files import chunks_of, read_regular, sha256_of
-from repro_env.oci.manifestreader import Descriptor, blob_of
+from repro_env.oci.manifest import Descriptor, blob_of
 from repro_env.registry import referrers
 from repro_env.registry.client import Registry
 from repro_env.registry.reference import Reference

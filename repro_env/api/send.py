@@ -9,7 +9,6 @@ from urllib.parse import unquote
 
 import msgspec
 
-from repro_env.api.rebuild import rebuild
 from repro_env.compare.environments import code
 from repro_env.delivery.builder.plan import Plan
 from repro_env.delivery.targets import argument
@@ -35,7 +34,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     """ID of the spec's image."""
     spec_digest: str
     manifest_digest: str
-    """Empty in a dry run, and for an output without a manifest (`squashfs:`)."""
+    """Empty in a dry run."""
     where: str
     """The output, as it is printed; empty in a dry run."""
     layers: tuple[str, ...]
@@ -76,14 +75,6 @@ def send(
         where="",
         layers=tuple(layer.diff_id for layer in spec.expected.layers),
     )
-    if target.kind == "squashfs":
-        if source or user is not None:
-            raise UsageError(
-                "these options cannot be used with squashfs:",
-                where="--with-source, --user",
-                hint="use oci: or docker-archive: for these",
-            )
-        return _write_squashfs(done, spec, directory, here / target.place, store=store, tell=tell, dry_run=dry_run)
     if user is not None and not _is_user(user):
         raise UsageError(
             f"must be a numeric user ID above 0, alone or with a group ID (got {user!r})",
@@ -164,18 +155,3 @@ _CHECKED = {
     "registry": "according to the registry",
 }
 """How the layers in an output were checked."""
-
-
-def _write_squashfs(
-    done: Delivery, spec: Spec, directory: Path, path: Path, *, store: Store, tell: Tell, dry_run: bool
-) -> Delivery:
-    """Write a file system image. It contains the unpacked layers, so they are built in the store first."""
-    from repro_env.delivery.targets import squashfs
-
-    built = rebuild(spec, directory, store=store, dry_run=dry_run, tell=tell)
-    if dry_run:
-        return msgspec.structs.replace(done, plan=built.plan)
-    trees = [tree for diff_id in built.layers if (tree := store.layers.path(diff_id)) is not None]
-    with tell.progress(0, f"writing {path.name}"):
-        where = squashfs.write(trees, path)
-    return msgspec.structs.replace(done, where=where, made=built.layers, fetched=built.fetched, sent=built.written)

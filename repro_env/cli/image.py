@@ -13,30 +13,24 @@ from repro_env.cli.ui.options import AllOption, JsonOption, SpecOption
 
 if TYPE_CHECKING:
     from repro_env.api.image import Verified
-    from repro_env.cli.ui.page import Page
-    from repro_env.compare.image import Report
 
 _VERIFY = """\
-Verify that an image is intact and that its files match its spec.
+Verify that an image is intact and that it is the image of its spec.
 
-IMAGE is a directory or archive in the OCI layout, an archive of `docker save`, or the name of an image in a registry. It
-must be built by repro-env or from a spec's Dockerfile. Every blob is read, and all digests, sizes and diff IDs are
-recomputed. The image is neither unpacked nor run.
+IMAGE is a directory or archive in the OCI layout, an archive of `docker save`, or the name of an image in a registry.
+Every blob is read, and all digests and diff IDs are recomputed. The image is neither unpacked nor run.
 
-Every path is compared with the spec: --spec, or the nearest repro/spec.json if the image's label names it. Without a
-spec, the files are not verified, and the exit code is 1.
+The config and the layers are compared with the spec: --spec, or the nearest repro/spec.json if the image's label names
+it. Without a spec, the exit code is 1.
 
-Exit code 0: the image is intact, and its files match the spec. 1: there is a mismatch, or something could not be read
-or compared.
+Exit code 0: the image is intact, and it is the image of the spec. 1: there is a mismatch, or no spec to compare with.
 """
 
 
 def add(app: typer.Typer) -> None:
     group = typer.Typer(help=commands.COMMANDS["image"], no_args_is_help=True)
     group.callback()(_group)
-    group.command(name="verify", help=_VERIFY, short_help="Verify that an image is intact and that its files match its spec.")(
-        verify
-    )
+    group.command(name="verify", help=_VERIFY, short_help="Verify that an image is intact and matches its spec.")(verify)
     app.add_typer(group, name="image")
 
 
@@ -68,27 +62,14 @@ def _print(result: Verified, *, all_: bool) -> None:
     page = Page.of_stdout(most=None if all_ else SHOWN)
     for report in result.reports:
         page.heading(report.name)
-        _show(page, report, result.spec)
-    if result.others:
-        page.heading("not read")
-        page.table([(f"? {entry.what}",) for entry in result.others])
-    if not result.reports:
-        page.verdict("nothing compared", "there is no image for this machine", "red")
+        page.row("image ID", report.image_id)
+        page.row("manifest", report.manifest)
+        page.row("spec", report.spec + (f" ({result.spec})" if result.spec else ""))
+        if report.good:
+            page.verdict("intact", f"{report.layers} layers, {messages.size(report.bytes)}, all as in the spec", "green")
+        elif report.mismatches:
+            page.verdict("not intact", f"{len(report.mismatches):,} mismatch{'es' * (len(report.mismatches) != 1)}", "red")
+        else:
+            page.verdict("not verified", "the spec is neither here nor named; name the spec of the image with --spec", "red")
+        page.table([(f"~ {mismatch.what}", mismatch.why) for mismatch in report.mismatches])
     page.print()
-
-
-def _show(page: Page, report: Report, spec: str) -> None:
-    page.row("image ID", report.image_id)
-    page.row("manifest", report.manifest)
-    page.row("spec", report.spec + (f" ({spec})" if spec and report.spec else ""))
-    if report.good:
-        size = messages.size(report.bytes)
-        page.verdict("intact", f"{report.layers} layers, {size}, {report.files:,} files, all match the spec", "green")
-    elif report.mismatches:
-        page.verdict("not intact", f"{len(report.mismatches):,} mismatch{'es' * (len(report.mismatches) != 1)}", "red")
-    else:
-        page.verdict("not verified", "some parts could not be compared", "red")
-    page.table([(f"~ {mismatch.what}", mismatch.why) for mismatch in report.mismatches])
-    if report.not_compared:
-        page.heading("not compared")
-        page.table([(f"? {entry.what}: {entry.why}",) for entry in report.not_compared])

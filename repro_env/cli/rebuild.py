@@ -34,7 +34,7 @@ def command(
         str | None,
         value(
             "WHERE",
-            "Write the image to oci:DIR[:TAG], docker-archive:FILE[:NAME], docker:[NAME], squashfs:FILE, or "
+            "Write the image to oci:DIR[:TAG], docker-archive:FILE[:NAME], docker:[NAME], or "
             "HOST/REPOSITORY:TAG. Default: unpack it in the store, for exec.",
         ),
     ] = None,

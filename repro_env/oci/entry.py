@@ -60,6 +60,21 @@ def sort_with_parents(entries: Iterable[Entry]) -> list[Entry]:
     return sorted(by_path.values(), key=lambda entry: entry.key)
 
 
+def merge(layers: Iterable[Sequence[Entry]]) -> list[Entry]:
+    """Return the tree that layers make together, lowest first, each with all parents (OCI image spec, "Applying Changesets")."""
+    tree: dict[str, Entry] = {}
+    for entries in layers:
+        leaves = [entry.path for entry in entries if entry.kind != "dir"]
+        if hidden := tuple(f"{path}/" for path in leaves if path in tree and tree[path].kind == "dir"):
+            tree = {path: entry for path, entry in tree.items() if not path.startswith(hidden)}
+        for entry in entries:
+            if entry.kind == "gone":
+                tree.pop(entry.path, None)
+            else:
+                tree[entry.path] = entry
+    return sort_with_parents(tree.values())
+
+
 def file_notes(entries: Iterable[Entry]) -> dict[str, str]:
     """Return the files and symlinks of a tree by path, as a spec lists them (`schema.text.FileNote`).
 

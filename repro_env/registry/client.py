@@ -9,7 +9,7 @@ from repro_env.io.failures import LATER
 from repro_env.io.files import CHUNK
 from repro_env.io.registryhttp import PAUSE, TRIES
 from repro_env.io.urls import origin
-from repro_env.oci.manifestreader import (
+from repro_env.oci.manifest import (
     ACCEPT,
     MAX_SIZE,
     Descriptor,

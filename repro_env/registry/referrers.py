@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from repro_env.io.urls import origin
-from repro_env.oci.manifestreader import EMPTY, EMPTY_DATA, MAX_SIZE, Descriptor, Index, blob_of, parse
+from repro_env.oci.manifest import EMPTY, EMPTY_DATA, MAX_SIZE, Descriptor, Index, blob_of, parse
 from repro_env.registry.client import Registry, pull
 from repro_env.schema import codec
 from repro_env.schema.errors import ArtifactError, NetworkError

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from repro_env.delivery.builder import remote
 from repro_env.delivery.builder.remote import SPEC_TYPE, TITLE, Copy
-from repro_env.oci.manifestreader import Index, Manifest, parse
+from repro_env.oci.manifest import Index, Manifest, parse
 from repro_env.registry import referrers
 from repro_env.registry.client import Registry
 from repro_env.registry.reference import Reference

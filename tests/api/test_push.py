@@ -16,8 +16,8 @@ import pytest
 from repro_env.api.push import Pushed, push
 from repro_env.api.rebuild import Rebuilt, rebuild
 from repro_env.delivery.builder import remote
-from repro_env.oci.manifestreader import Descriptor, Manifest
-from repro_env.oci.manifestreader import parse as manifest_of
+from repro_env.oci.manifest import Descriptor, Manifest
+from repro_env.oci.manifest import parse as manifest_of
 from repro_env.registry.client import Registry
 from repro_env.registry.reference import parse
 from repro_env.registry.referrers import attach

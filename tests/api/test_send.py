@@ -224,12 +224,3 @@ def test_podman_and_skopeo_report_the_same_image_id(spec: Spec, directory: Path)
             listed = [*own, "images", "--no-trunc", "--format", "{{.ID}}"]
             printed = subprocess.run(listed, capture_output=True, text=True, check=True).stdout
             assert printed.split() == [spec.expected.image_id], source
-
-
-def test_squashfs_has_no_manifest(spec: Spec, directory: Path) -> None:
-    need(shutil.which("mksquashfs"), "squashfs-tools is missing")
-    done = send_to("squashfs:i.sqfs", spec, directory)
-    assert (done.image_id, done.manifest_digest) == (spec.expected.image_id, "")
-    for more in ({"source": True}, {"user": "1000"}):
-        with pytest.raises(UsageError, match="cannot be used with"):
-            send_to("squashfs:j.sqfs", spec, directory, **more)

@@ -18,7 +18,7 @@ from repro_env.oci import tar, wheel, wheellayers
 from repro_env.oci.config import LABEL
 from repro_env.oci.entry import Entry, Member, sort_with_parents
 from repro_env.oci.gzipencoder import stitch_layer
-from repro_env.oci.manifest import Image, blob
+from repro_env.oci.manifest import Image, blob_of
 from repro_env.schema.image import GZIP, INDEX
 from repro_env.store.packages.wheelfile import WheelContents, open_facts
 from tests.fakes import wheels
@@ -49,7 +49,7 @@ class Layered(msgspec.Struct, frozen=True):
 
     @property
     def image(self) -> Image:
-        return Image(self.config, tuple(blob(data, GZIP) for data in self.layers))
+        return Image(self.config, tuple(blob_of(data, GZIP) for data in self.layers))
 
     @property
     def image_id(self) -> str:
@@ -147,6 +147,28 @@ def sample(directory: Path) -> Layered:
             base({".repro-env/image.json": b"{}\n"}),
         ]
     )
+
+
+def entries(layer: bytes) -> list[Entry]:
+    """The members of a layer by `tarfile`, gzip or not. Owners, times and modes have to be ours."""
+    found = []
+    with tarfile.open(fileobj=io.BytesIO(layer), mode="r:*") as archive:
+        for info in archive:
+            assert (info.uid, info.gid, info.uname, info.gname, info.mtime) == (0, 0, "", "", tar.MTIME)
+            directory, slash, name = info.name.rpartition("/")
+            if info.isdir():
+                found.append(Entry(info.name, "dir"))
+            elif info.issym():
+                found.append(Entry(info.name, "link", target=info.linkname))
+            elif name.startswith(tar.WHITEOUT):
+                found.append(Entry(f"{directory}{slash}{name.removeprefix(tar.WHITEOUT)}", "gone"))
+            else:
+                content = archive.extractfile(info)
+                assert content is not None
+                assert info.mode in (0o644, 0o755)
+                sha256 = hashlib.sha256(content.read()).hexdigest()
+                found.append(Entry(info.name, "file", info.mode == 0o755, info.size, sha256))
+    return found
 
 
 def layout(image: Layered, directory: Path, *, name: str = "latest") -> Path:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from repro_env.oci.manifestreader import digest_of
+from repro_env.oci.manifest import digest_of
 from repro_env.registry.client import Registry
 from repro_env.schema.errors import NetworkError
 from tests.fakes.authority import Authority

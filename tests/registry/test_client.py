@@ -11,7 +11,7 @@ from functools import partial
 
 import pytest
 
-from repro_env.oci.manifestreader import digest_of
+from repro_env.oci.manifest import digest_of
 from repro_env.registry.client import Registry
 from repro_env.schema.errors import ArtifactError, NetworkError
 from repro_env.schema.image import MANIFEST, Blob

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from repro_env.oci.manifestreader import blob_of, digest_of
+from repro_env.oci.manifest import blob_of, digest_of
 from repro_env.registry.client import Registry
 from repro_env.schema.errors import ArtifactError, NetworkError, ReproEnvError
 from repro_env.schema.image import INDEX, MANIFEST, Blob

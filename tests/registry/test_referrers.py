@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from repro_env.oci.manifestreader import EMPTY_DATA, Manifest, blob_of, parse
+from repro_env.oci.manifest import EMPTY_DATA, Manifest, blob_of, parse
 from repro_env.registry import referrers
 from repro_env.registry.client import Registry
 from repro_env.schema.errors import ArtifactError, NetworkError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from repro_env.delivery.builder import condapackages
@@ -10,9 +10,7 @@ from repro_env.io.files import walk
 from repro_env.oci import conda as linking
 from repro_env.oci import config, wheellayers
 from repro_env.oci import wheel as rule
-from repro_env.oci.entry import Entry
-from repro_env.oci.imagetree import flatten
-from repro_env.oci.layerreader import to_node
+from repro_env.oci.entry import Entry, merge
 from repro_env.schema.artifact import TreeBlob, Wheel
 from repro_env.schema.errors import ArtifactError, BuildError
 from repro_env.schema.spec import Spec
@@ -36,7 +34,7 @@ def entries(spec: Spec, directory: Path, store: Store, facts_of: FactsOf | None 
     Raises `ArtifactError` if a tree or the facts of a wheel are missing, `BuildError` if the spec contradicts itself.
     """
     identity = spec.identity
-    layers: list[Iterable[Entry]] = [
+    layers: list[Sequence[Entry]] = [
         _tree(tree, directory, store) for tree in (identity.base, identity.unowned, identity.interpreter.tree) if tree is not None
     ]
     versions = {package.key: package.version for package in identity.packages}
@@ -50,7 +48,7 @@ def entries(spec: Spec, directory: Path, store: Store, facts_of: FactsOf | None 
     if identity.overlay is not None:
         layers.append(_tree(identity.overlay, directory, store))
     layers.append([entry for entry, _ in config.marker(identity)])
-    return flatten([[to_node(entry) for entry in layer] for layer in layers]).entries()
+    return merge(layers)
 
 
 def _packages(spec: Spec, store: Store) -> dict[str, rule.Installed]:

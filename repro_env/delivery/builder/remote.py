@@ -14,7 +14,7 @@ from repro_env.delivery.builder.blobsource import Offer
 from repro_env.delivery.builder.plan import Origin
 from repro_env.io.files import atomic_write, read_regular
 from repro_env.oci.config import ImageConfig
-from repro_env.oci.manifestreader import Index, Manifest, parse
+from repro_env.oci.manifest import Index, Manifest, parse
 from repro_env.registry import reference
 from repro_env.registry.client import Registry
 from repro_env.registry.reference import Reference

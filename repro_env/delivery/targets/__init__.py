@@ -1,1 +1,1 @@
-"""Where an image can be sent: an OCI layout, an archive, SquashFS, a container engine or a registry."""
+"""Where an image can be sent: an OCI layout, an archive, a container engine or a registry."""

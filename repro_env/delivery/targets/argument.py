@@ -19,8 +19,8 @@ from repro_env.store.store import Store
 if TYPE_CHECKING:
     from repro_env.registry.reference import Reference
 
-Kind = Literal["oci", "docker-archive", "docker", "squashfs", "registry"]
-FORMS = "oci:DIR[:TAG], docker-archive:FILE[:NAME], docker:NAME, squashfs:FILE, or HOST/REPOSITORY:TAG"
+Kind = Literal["oci", "docker-archive", "docker", "registry"]
+FORMS = "oci:DIR[:TAG], docker-archive:FILE[:NAME], docker:NAME, or HOST/REPOSITORY:TAG"
 _TAG = re.compile(r"[A-Za-z0-9]+(?:[-._+@/]+[A-Za-z0-9]+)*")
 _HINT = f"use one of these forms: {FORMS}"
 
@@ -50,10 +50,6 @@ def parse(word: str) -> Target:
         return Target("oci" if kind == "oci" else "docker-archive", place, name)
     if colon and kind == "docker":
         return Target("docker", value)
-    if colon and kind == "squashfs":
-        if not value:
-            raise UsageError("squashfs: must be followed by the path of the output", where=f"--output {word}", hint=_HINT)
-        return Target("squashfs", value)
     if "/" not in word or word.startswith(("/", ".")) or "//" in word:
         raise UsageError("this is not a valid output", where=f"--output {word}", hint=_HINT)
     return Target("registry", word)

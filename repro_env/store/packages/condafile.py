@@ -171,7 +171,7 @@ def _part(archive: zipfile.ZipFile, name: str, filename: str, opened: ExitStack)
     return cast("BinaryIO", opened.enter_context(ZstdDecompressor().stream_reader(member, read_across_frames=True)))
 
 
-class _Member(tarfile.TarInfo):
+class LimitedTarInfo(tarfile.TarInfo):
     """A tar member with a limit for extended headers, which `tarfile` reads into memory without one."""
 
     def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
@@ -183,7 +183,7 @@ class _Member(tarfile.TarInfo):
 
 def _members(file: BinaryIO, filename: str) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
     count = 0
-    with tarfile.open(fileobj=file, mode="r|", tarinfo=_Member) as archive:
+    with tarfile.open(fileobj=file, mode="r|", tarinfo=LimitedTarInfo) as archive:
         for member in archive:
             count += 1
             if count > conda.MAX_PATHS:

@@ -19,8 +19,8 @@ import msgspec
 
 from repro_env.io.files import open_regular, room, sync_directory
 from repro_env.oci import tar
-from repro_env.oci.decompression import gunzip
 from repro_env.oci.entry import CHUNK, Entry, Members
+from repro_env.oci.inflate import gunzip
 from repro_env.oci.layer import hash_chunks
 from repro_env.schema import codec
 from repro_env.schema.artifact import TreeBlob

@@ -9,7 +9,7 @@ import pytest
 
 from repro_env.delivery.documents import provenance
 from repro_env.oci.config import config
-from repro_env.oci.manifest import Image, blob
+from repro_env.oci.manifest import Image, blob_of
 from repro_env.schema.image import GZIP
 from repro_env.schema.spec import Spec
 
@@ -17,7 +17,7 @@ from repro_env.schema.spec import Spec
 @pytest.fixture
 def image(spec: Spec) -> Image:
     diff_ids = [layer.diff_id for layer in spec.expected.layers]
-    return Image(config(spec.identity, diff_ids), tuple(blob(diff_id.encode(), GZIP) for diff_id in diff_ids))
+    return Image(config(spec.identity, diff_ids), tuple(blob_of(diff_id.encode(), GZIP) for diff_id in diff_ids))
 
 
 def parsed(spec: Spec, image: Image, name: str = "image") -> Any:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from repro_env.oci.manifestreader import DOCKER_LIST, DOCKER_MANIFEST, Index, Manifest, choose, parse
+from repro_env.oci.manifest import DOCKER_LIST, DOCKER_MANIFEST, Index, Manifest, choose, parse
 from repro_env.schema.errors import ArtifactError, PlatformError
 from repro_env.schema.image import INDEX, MANIFEST
 
