@@ -62,7 +62,7 @@ def test_pack_refuses_a_secret_that_came_into_the_spec_after_capture(small: Proj
         done = small.run("pack", "repro", tmp_path / "x.tar", code=7)
     finally:
         file.write_text(before) if before is not None else file.unlink()
-    assert "1 file contains a secret; nothing was sent or written" in one_sentence(done)
+    assert "1 file contains a secret, so nothing was written or sent" in one_sentence(done)
     assert "requirements.txt: GitHub token" in done.err
     assert secret not in done.err
     assert not (tmp_path / "x.tar").exists()

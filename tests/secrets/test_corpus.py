@@ -250,7 +250,7 @@ def test_all_secrets_in_the_source_are_listed_in_one_error(ground: Ground) -> No
             rf"^ +{re.escape(path)}: .*; --exclude '{re.escape(path)}' or --not-secret '{re.escape(path)}'$", output, re.MULTILINE
         )
     assert "settings.py: API key (line 1);" in output
-    count = re.search(r"(\d+) files of the source contain a secret", output)
+    count = re.search(r"(\d+) files contain a secret", output)
     assert count is not None
     assert int(count[1]) > len(sources) + len(planted) - 10
     assert "clean/" not in output

@@ -131,12 +131,9 @@ def git_output(repo: Repo, *args: str, stdin: bytes = b"") -> bytes:
     """Run a git command and return its output. Raises `GitError` if the exit code is not 0."""
     done = _run(repo, *args, stdin=stdin)
     if done.code and _INCOMPLETE.search(done.stderr):
-        partial = any(name == "extensions.partialclone" or name.endswith(".promisor") for name, _ in repo.settings)
         raise GitError(
-            "the repository is a partial clone in which some objects are missing, and repro-env fetches nothing; "
-            "if you trust it, run `git diff HEAD` there to fetch them"
-            if partial
-            else "some objects of the repository are missing or damaged; run `git fsck` there to list them"
+            "some objects of the repository are damaged or missing; `git fsck` lists them, and in a partial clone that you trust, "
+            "`git diff HEAD` fetches them"
         )
     try:
         return _checked(done)

@@ -1,6 +1,6 @@
-"""Search trees and wheels for secrets before they are bundled, and the files of a spec before they leave the machine.
+"""Search the source, trees and wheels for secrets before they are bundled, and the files of a spec before they leave the machine.
 
-The source is searched elsewhere (`environment.source.selection`). Files from an index are public and are not searched.
+Files from an index are public and are not searched.
 """
 
 from __future__ import annotations
@@ -14,34 +14,71 @@ import msgspec
 from repro_env.environment.secrets import scanner
 from repro_env.environment.secrets.scanner import Secret
 from repro_env.oci.entry import Contents, Entry
-from repro_env.schema.errors import CaptureError
+from repro_env.schema import redact
+from repro_env.schema.errors import CaptureError, ReproEnvError
 from repro_env.schema.globs import globs
 from repro_env.store.facts import FactCache
 from repro_env.store.specs import files
+
+_SHOWN = 100
+"""Maximum number of files that an error lists; further files are only counted."""
 
 
 class SecretSearch:
     """The search through everything that a capture bundles."""
 
-    def __init__(self, declared: Sequence[str], facts: FactCache) -> None:
+    def __init__(self, declared: Sequence[str], facts: FactCache | None) -> None:
         """`declared`: globs of files that contain no secret, whatever they look like. `facts` caches which files are clean."""
         self._declared = globs(declared)
         self._facts = facts
-        self._secrets: dict[Secret, None] = {}
+        self._secrets: dict[str, dict[str, None]] = {}
+        """Path -> the kinds of its secrets, with their lines."""
         self.notes: list[str] = []
         """A line for each bundled file that looks like it contains a secret, and that the user declared to be safe."""
 
+    def add(self, secret: Secret) -> None:
+        if any(glob.matches(secret.path.lstrip("/")) for glob in self._declared):
+            line = f", line {secret.line}" if secret.line else ""
+            self.notes.append(
+                f"{secret.path}{line} looks like a secret ({secret.kind}), included because --not-secret accepts it"
+            )
+        else:
+            kind = f"{secret.kind} (line {secret.line})" if secret.line else secret.kind
+            self._secrets.setdefault(secret.path, {})[kind] = None
+
+    def raise_if_found(
+        self, error: type[ReproEnvError] = CaptureError, where: str = "the environment", options: str = "--not-secret"
+    ) -> None:
+        """Raise an error with a list of all secrets found, if there are any.
+
+        `options`: names of options that take the path, with which the user can continue, separated by spaces.
+        """
+        lines = []
+        for path, kinds in self._secrets.items():
+            shown = redact.secretless(path)
+            choices = " or ".join(f"{option} '{shown}'" for option in options.split())
+            lines.append("; ".join(filter(None, (f"{shown}: {', '.join(kinds)}", choices))))
+        if lines:
+            more = [f"and {len(lines) - _SHOWN} more files"] if len(lines) > _SHOWN else []
+            raise error(
+                f"{len(lines)} file{' contains' if len(lines) == 1 else 's contain'} a secret, so nothing was written or sent",
+                where=where,
+                hint="remove the secrets from these files, and pass them to runs with `exec --env NAME`"
+                f"{'; or leave a file out, or accept it if it contains no secret' if options else ''}:\n     "
+                + "\n     ".join((*lines[:_SHOWN], *more)),
+            )
+
     def is_clean(self, sha256: str) -> bool:
         """Whether all files of the wheel or archive with this digest were searched before without finding a secret."""
-        return scanner.is_clean(self._facts, "whole", sha256)
+        return self._facts is not None and scanner.is_clean(self._facts, "whole", sha256)
 
     def search_archive(self, sha256: str, entries: Iterable[Entry], contents: Contents, shown: Callable[[str], str]) -> bool:
         """Like `search_tree` for all files of a wheel or archive; the result is cached for `is_clean`."""
         clean = True
         for secret in _secrets(list(entries), contents):
             clean = False
-            self._add(Secret(shown(secret.path), secret.line, secret.kind))
-        if clean:
+            self.add(Secret(shown(secret.path), secret.line, secret.kind))
+        if clean and self._facts is not None:
             scanner.remember_clean(self._facts, "whole", sha256)
         return clean
 
@@ -56,37 +93,17 @@ class SecretSearch:
         refused = len(self._secrets)
         return self.is_clean(digest) or self.search_archive(digest, listed, contents, shown) or len(self._secrets) == refused
 
-    def raise_if_found(self) -> None:
-        """Raise `CaptureError` with a list of all secrets found, if there are any."""
-        if self._secrets:
-            files = len(dict.fromkeys(secret.path for secret in self._secrets))
-            raise CaptureError(
-                f"{files} file{' holds' if files == 1 else 's hold'} a secret and would be part of the capture",
-                where="the environment",
-                hint="remove the secrets from the files and pass them to runs with `exec --env NAME`;\n"
-                f"     --not-secret accepts a file that holds none:\n     {scanner.report(list(self._secrets), '--not-secret')}",
-            )
-
-    def _add(self, secret: Secret) -> None:
-        if scanner.is_declared(secret, self._declared):
-            self.notes.append(scanner.declaration(secret))
-        else:
-            self._secrets[secret] = None
-
 
 def check_files(directory: Path) -> None:
     """Raise `CaptureError` if a file of a spec contains a secret, since it may have been edited after the capture.
 
     The blobs of a spec cannot change: their digests are in it, and the capture searched them.
     """
-    found = [secret for name in files.present(directory) for secret in scanner.in_file(directory, name)]
-    if found:
-        count = len({secret.path for secret in found})
-        raise CaptureError(
-            f"{count} file{' contains' if count == 1 else 's contain'} a secret; nothing was sent or written",
-            where=str(directory),
-            hint="remove the secrets and capture again:\n     " + scanner.report(found),
-        )
+    search = SecretSearch((), None)
+    for name in files.present(directory):
+        for secret in scanner.in_file(directory, name):
+            search.add(secret)
+    search.raise_if_found(where=str(directory), options="")
 
 
 def _secrets(entries: Sequence[Entry], contents: Contents) -> Iterator[Secret]:

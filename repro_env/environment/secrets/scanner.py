@@ -21,9 +21,8 @@ import msgspec
 
 from repro_env.environment.secrets.rules import NO_PASSWORD, RULES, RULES_OF_RUNS, SETTING, Rule
 from repro_env.io.files import Found
-from repro_env.schema import codec, credentials, redact
+from repro_env.schema import codec, credentials
 from repro_env.schema.credentials import RULE, is_made_up, is_random, is_reference
-from repro_env.schema.globs import Glob
 from repro_env.store.facts import FactCache
 
 PIECE = 4 << 20
@@ -34,8 +33,6 @@ _INFLATED = 1 << 30
 """Maximum bytes unpacked from a gzip file."""
 _HEAD = 1 << 20
 """Bytes of a file of a known kind that are searched with the rules for that kind."""
-_SHOWN = 100
-"""Maximum number of files that are listed; further files are only counted."""
 MOST = 20
 """Maximum number of findings in one file."""
 _RUN = 20
@@ -116,38 +113,6 @@ def is_clean(cache: FactCache, *subject: object) -> bool:
 def remember_clean(cache: FactCache, *subject: object) -> None:
     """Record that this has no secret, for `is_clean`."""
     cache.put("secrets", codec.digest([RULE, *subject]), b"none")
-
-
-def is_declared(secret: Secret, declared: Iterable[Glob]) -> bool:
-    """Whether the user declared this a false alarm with `--not-secret GLOB`."""
-    matching = [glob for glob in declared if glob.matches(secret.path.lstrip("/"))]
-    for glob in matching:
-        glob.hit = True
-    return bool(matching)
-
-
-def declaration(secret: Secret) -> str:
-    """Return the note in the spec about a declared false alarm."""
-    line = f", line {secret.line}" if secret.line else ""
-    return f"{secret.path}{line} looks like a secret ({secret.kind}), included because --not-secret accepts it"
-
-
-def report(found: Sequence[Secret], options: str = "") -> str:
-    """Return a line for each file with secrets: their lines and kinds, and the options with which the user can continue.
-
-    `options`: names of options that take the path, separated by spaces.
-    """
-    files: dict[str, list[Secret]] = {}
-    for secret in found:
-        files.setdefault(secret.path, []).append(secret)
-    lines = []
-    for path, secrets in files.items():
-        kinds = dict.fromkeys(f"{secret.kind}{f' (line {secret.line})' if secret.line else ''}" for secret in secrets)
-        shown = redact.secretless(path)
-        choices = " or ".join(f"{option} '{shown}'" for option in options.split())
-        lines.append("; ".join(filter(None, (f"{shown}: {', '.join(kinds)}", choices))))
-    more = [f"and {len(lines) - _SHOWN} more files"] if len(lines) > _SHOWN else []
-    return "\n     ".join((*lines[:_SHOWN], *more))
 
 
 def in_names(paths: Iterable[str]) -> Iterator[Secret]:

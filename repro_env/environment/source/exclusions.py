@@ -173,11 +173,11 @@ class Rules:
         may_be_needed = (
             content.has_extension or self._is_in_package(path) or _METADATA.fullmatch(path.rpartition("/")[2]) is not None
         )
-        if (content.data > DATA and self._is_in_package(path)) or (content.has_code and not may_be_needed):
+        if (content.size > DATA and self._is_in_package(path)) or (content.has_code and not may_be_needed):
             self.missing.append(path)
         if may_be_needed or any(not glob.anchored or glob.may_match_below(path) for glob in self.include):
             return True
-        is_data = 0 < content.data <= self._max_data and content.files <= MANY and not content.is_incomplete
+        is_data = 0 < content.size <= self._max_data and content.files <= MANY and not content.is_incomplete
         if is_data and path.isprintable():
             self._data_directories.add(path)
         return path in self._data_directories
@@ -210,7 +210,7 @@ class Rules:
         is_metadata = any(_METADATA.fullmatch(part) for part in directory.split("/"))
         if not (is_in_package or is_metadata) or _LEFTOVER.fullmatch(name):
             return False
-        return (_file_size(f"{self._root}/{path}") if outer is None else self._survey(outer).data) <= DATA
+        return (_file_size(f"{self._root}/{path}") if outer is None else self._survey(outer).size) <= DATA
 
     def _is_in_package(self, directory: str) -> bool:
         """Whether a directory is a package or inside one. The source's root never counts as a package."""
@@ -242,7 +242,7 @@ class Rules:
 
     def _survey(self, directory: str) -> Survey:
         if directory not in self._surveys:
-            self._surveys[directory] = survey(f"{self._root}/{directory}", measure=self._measure)
+            self._surveys[directory] = survey(f"{self._root}/{directory}")
         return self._surveys[directory]
 
     def _add_nested_repository(self, path: str) -> None:
@@ -326,14 +326,11 @@ def _sum_up(rows: list[tuple[str, int, str]]) -> list[tuple[str, int, str]]:
 
 
 class Survey(msgspec.Struct):
-    """The content of an ignored directory."""
+    """The content of a directory, without the environments, caches and version control in it."""
 
     size: int = 0
-    """Bytes of all files except bytecode. Without `measure`, directories without code are not included."""
-    data: int = 0
-    """Bytes of the files outside of environments, caches and version control."""
+    """Bytes of all files."""
     files: int = 0
-    """Number of the files outside of environments, caches and version control."""
     is_incomplete: bool = False
     """Whether something in it cannot be read."""
     has_extension: bool = False
@@ -342,34 +339,27 @@ class Survey(msgspec.Struct):
     """Whether `import` finds modules in it: Python files, or packages directly below it."""
 
 
-def survey(top: str, *, measure: bool) -> Survey:
+def survey(top: str) -> Survey:
     """Survey a directory. Unreadable directories are not counted."""
     result = Survey()
-    pending = [(top, 0, True)]
+    pending = [(top, 0)]
     while pending:
-        directory, depth, may_have_code = pending.pop()
+        directory, depth = pending.pop()
         try:
             with os.scandir(directory) as listing:
                 items = list(listing)
             names = {item.name for item in items}
-            may_have_code = may_have_code and "pyvenv.cfg" not in names and "conda-meta" not in names
-            if not may_have_code and not measure:
+            if "pyvenv.cfg" in names or "conda-meta" in names:
                 continue
             for item in items:
                 if item.is_dir(follow_symlinks=False):
-                    has_no_code = item.name in CACHES or item.name in STORES
-                    if item.name != "__pycache__" and (measure or not has_no_code):
-                        pending.append((item.path, depth + 1, may_have_code and not has_no_code))
+                    if item.name not in CACHES and item.name not in STORES:
+                        pending.append((item.path, depth + 1))
                 elif item.is_file(follow_symlinks=False):
-                    size = item.stat(follow_symlinks=False).st_size
-                    result.size += size
-                    if may_have_code:
-                        result.data += size
-                        result.files += 1
-                        result.has_extension |= EXTENSION.fullmatch(item.name) is not None
-                        result.has_code |= (depth == 0 and item.name.endswith(".py")) or (
-                            depth == 1 and item.name == "__init__.py"
-                        )
+                    result.size += item.stat(follow_symlinks=False).st_size
+                    result.files += 1
+                    result.has_extension |= EXTENSION.fullmatch(item.name) is not None
+                    result.has_code |= (depth == 0 and item.name.endswith(".py")) or (depth == 1 and item.name == "__init__.py")
         except OSError:
             result.is_incomplete = True
     return result

@@ -16,13 +16,14 @@ import msgspec
 
 from repro_env.environment.git.command import NOT_TEXT
 from repro_env.environment.secrets import scanner
+from repro_env.environment.secrets.bundles import SecretSearch
 from repro_env.environment.source.exclusions import MANY, Rules
 from repro_env.environment.system.tree import parent_directories
 from repro_env.io.files import Found, walk
 from repro_env.schema import redact
 from repro_env.schema.environment import Excluded, Git
 from repro_env.schema.errors import CaptureError, SourceError
-from repro_env.schema.globs import Glob, globs
+from repro_env.schema.globs import globs
 from repro_env.store.facts import FactCache
 
 CAP = 200_000_000
@@ -86,7 +87,7 @@ def look(
     size = sum(entry.size for entry in found)
     if size > cap:
         raise _too_large(found, size, cap, root)
-    notes = _check_secrets(root, found, globs(not_secret), cache) if facts else []
+    notes = _check_secrets(root, found, not_secret, cache) if facts else []
     missing = sorted(rules.missing)[:_NAMED]
     problems = [
         *_link_problems(root, found),
@@ -186,26 +187,16 @@ def _data(listed: Sequence[Found], found: Sequence[Found], rules: Rules, limit: 
     return tuple(entry for entry in listed if entry.path in chosen)
 
 
-def _check_secrets(root: Path, found: Sequence[Found], declared: Sequence[Glob], cache: FactCache | None) -> list[str]:
+def _check_secrets(root: Path, found: Sequence[Found], declared: Sequence[str], cache: FactCache | None) -> list[str]:
     """Return notes on files that the user declared not secret. Raises `SourceError` with all other secrets."""
-    notes, refused = [], []
+    search = SecretSearch(declared, cache)
     try:
         for secret in scanner.among(root, found, cache=cache):
-            if scanner.is_declared(secret, declared):
-                notes.append(scanner.declaration(secret))
-            else:
-                refused.append(secret)
+            search.add(secret)
     except OSError as error:
         raise _unreadable(error, root) from None
-    if refused:
-        files = len(dict.fromkeys(secret.path for secret in refused))
-        raise SourceError(
-            f"{files} file{' of the source contains' if files == 1 else 's of the source contain'} a secret",
-            where=str(root),
-            hint="remove the secrets from the code and pass them to runs with `exec --env NAME`, or leave the files out with --exclude;\n"
-            f"     if a file contains no secret, add --not-secret:\n     {scanner.report(refused, '--exclude --not-secret')}",
-        )
-    return notes
+    search.raise_if_found(SourceError, str(root), "--exclude --not-secret")
+    return search.notes
 
 
 def _unreadable(error: OSError, root: Path) -> SourceError:

@@ -293,7 +293,7 @@ def test_a_secret_in_a_locally_built_package_is_found(tmp_path: Path, fresh: Sto
     becomes = installed(identified_packages, prefix)
     search = SecretSearch((), fresh.facts)
     lock.search(search, list(identified_packages.values()), becomes, prefix, fresh)
-    with pytest.raises(CaptureError, match="holds a secret") as caught:
+    with pytest.raises(CaptureError, match="contains a secret") as caught:
         search.raise_if_found()
     assert "leaky-1.0-0.conda/etc/leaky.conf: GitHub token (line 1)" in caught.value.hint
     declared = SecretSearch(("*leaky.conf",), fresh.facts)

@@ -279,7 +279,7 @@ def test_a_partial_clone_fetches_nothing(repo: Path, git: Git, tmp_path: Path) -
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(command, "_ENVIRONMENT", environment)
         answer = look(repo)
-        with command.open_repository(repo) as opened_repo, pytest.raises(command.GitError, match="is a partial clone"):
+        with command.open_repository(repo) as opened_repo, pytest.raises(command.GitError, match="in a partial clone"):
             command.git_output(opened_repo, "diff", "HEAD")
     assert not mark.exists()
     assert answer.git is not None

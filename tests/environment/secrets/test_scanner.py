@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 import repro_env
-from repro_env.environment.secrets.scanner import PIECE, Secret, among, in_chunks, in_file, is_declared
+from repro_env.environment.secrets.scanner import PIECE, Secret, among, in_chunks, in_file
 from repro_env.io.files import walk
-from repro_env.schema.globs import globs
 from repro_env.store.facts import FactCache
 
 BODY = "MIIEowIBAAKCAQEAx7d0qqfPfnVQ9"
@@ -124,14 +123,6 @@ def test_files_without_secrets_are_not_read_again(tmp_path: Path) -> None:
     (tree / "a.py").write_text("x = 'ghp_" + "0a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R'\n")
     for _ in range(2):
         assert [secret.kind for secret in among(tree, list(walk(tree)), cache=cache)] == ["GitHub token"]
-
-
-def test_is_declared_matches_the_path_of_a_secret() -> None:
-    secret = Secret("pkg/tests/key.pem", 1, "private key")
-    assert is_declared(secret, globs(["key.pem"]))
-    assert is_declared(Secret("/env/pkg/tests/key.pem", 1, "private key"), globs(["/env/pkg/tests/key.pem"]))
-    assert is_declared(secret, globs(["pkg/tests"]))
-    assert not is_declared(secret, globs(["*.txt", "other/key.pem"]))
 
 
 def test_symbol_names_in_a_library_are_not_tokens(tmp_path: Path) -> None:

@@ -275,16 +275,15 @@ def test_a_survey_counts_code_and_data_outside_of_environments_and_caches(tmp_pa
         text="xy",
     )
     put(tmp_path, "pkg/__pycache__/e.pyc", text="xy")
-    complete = survey(str(tmp_path), measure=True)
-    assert (complete.files, complete.data, complete.size) == (2, 4, 12)
+    complete = survey(str(tmp_path))
+    assert (complete.files, complete.size) == (2, 4)
     assert (complete.has_code, complete.has_extension, complete.is_incomplete) == (False,) * 3
-    assert survey(str(tmp_path), measure=False).size == 4, "directories without code are not measured"
 
 
 def test_a_survey_recognizes_code_and_libraries(tmp_path: Path) -> None:
     put(tmp_path, "pkg/__init__.py", "lib/libx.so.1")
-    plain = survey(str(tmp_path), measure=False)
+    plain = survey(str(tmp_path))
     assert (plain.has_code, plain.has_extension) == (True, False)
     put(tmp_path, "lib/x.abi3.so")
-    assert survey(str(tmp_path), measure=False).has_extension
-    assert survey(str(tmp_path / "missing"), measure=True).is_incomplete
+    assert survey(str(tmp_path)).has_extension
+    assert survey(str(tmp_path / "missing")).is_incomplete
