@@ -105,15 +105,12 @@ def layers_of(
     """The layers of packages, from the installed files, and from the archives for files that differ."""
     live = FileContents(site.prefix, keys=keys_of(site.found))
     sources: dict[str, layers.DistributionContents] = {}
-    needed = {name for group in groups if layers.known_layer(group, facts=store.facts) is None for name in group.names}
     with ExitStack() as opened_archives:
         for identified in packages:
-            key = identified.package.key
+            key, name = identified.package.key, identified.package.filename
             changed, archive = altered[key] & set(installed[key].members), None
-            if changed and key in needed:
-                package = condafile.UnpackedPackage(
-                    archive_file(identified, store), identified.package.filename, str(site.prefix), store.temp
-                )
+            if changed:
+                package = condafile.UnpackedPackage(archive_file(identified, store), name, str(site.prefix), store.temp)
                 archive = condafile.CondaContents(opened_archives.enter_context(package), installed[key])
             sources[key] = layers.DistributionContents(installed[key], live, changed, archive)
         versions = {package.package.key: package.package.version for package in packages}
@@ -174,9 +171,8 @@ class _Identifier:
             raise _UnavailableError("its record has no hash")
         reasons: list[str] = []
         for path in self._local_archives(record):
-            digest, size = self._digest(path, record)
-            if digest:
-                return self._from_file(record, path, digest, size, local=True)
+            if digest := self._digest(path, record):
+                return self._from_file(record, path, digest, local=True)
             reasons.append(f"{path} is a different file")
         reasons.append("the archive is not in the package cache")
         if not record.url.startswith(("http://", "https://")):
@@ -199,16 +195,15 @@ class _Identifier:
             if path.is_absolute() and path.name.endswith((".conda", ".tar.bz2")) and path.is_file():
                 yield path
 
-    def _digest(self, path: Path, record: Record) -> tuple[str, int]:
-        """(sha256, size) of a file if it is the recorded archive, else empty."""
-        size = path.stat().st_size
-        if record.size not in (-1, size):
-            return "", 0
+    def _digest(self, path: Path, record: Record) -> str:
+        """The sha256 of a file if it is the recorded archive, else empty."""
+        if record.size not in (-1, path.stat().st_size):
+            return ""
         digest = self._store.hashes.of_file(path)
         matches = digest == record.sha256 if record.sha256 else condafile.md5_of(chunks_of(path.resolve())) == record.md5
-        return (f"sha256:{digest}", size) if matches else ("", 0)
+        return f"sha256:{digest}" if matches else ""
 
-    def _from_file(self, record: Record, path: Path, digest: str, size: int, *, local: bool) -> IdentifiedPackage:
+    def _from_file(self, record: Record, path: Path, digest: str, *, local: bool) -> IdentifiedPackage:
         """The proof from an archive on this machine."""
         key = condafile.facts_key(digest, self._prefix)
         facts = self._store.facts.recall(condafile.FACTS, key, conda.Facts)
@@ -217,14 +212,12 @@ class _Identifier:
                 facts, _ = condafile.link(path, record.filename, self._prefix, directory)
             conda.canonical(facts, self._layout)
             self._store.facts.put(condafile.FACTS, key, codec.canonical(facts))
-        why = self._why(record, size, local=local)
+        size = path.stat().st_size
+        why = archives.why_bundled(record.url) or (self._why_gone(record, size) if local else "")
         return _identified(record, facts, digest, size, why, str(path.resolve()) if why else "")
 
-    def _why(self, record: Record, size: int, *, local: bool) -> str:
-        """Why the archive has to be bundled; empty if other machines can download it. Its URL is checked."""
-        why = archives.why_bundled(record.url)
-        if why or not local:
-            return why
+    def _why_gone(self, record: Record, size: int) -> str:
+        """Why the archive cannot be downloaded from its URL any more; empty if it can."""
         try:
             with self._session.open_range(record.url) as file:
                 remote_size: int = file.size  # type: ignore[attr-defined]
@@ -236,15 +229,15 @@ class _Identifier:
 
     def _fetch(self, record: Record) -> IdentifiedPackage:
         """Download the whole archive into the store. Raises `NetworkError`, or `ArtifactError` for other bytes."""
+        content = self._session.download(record.url)
         if record.sha256:
-            digest = f"sha256:{record.sha256}"
-            path = self._store.blobs.put(self._session.download(record.url), digest, where=record.shown_url)
-            return self._from_file(record, path, digest, path.stat().st_size, local=False)
-        path, _ = self._store.blobs.add(self._session.download(record.url))
-        digest, size = self._digest(path, record)
+            path = self._store.blobs.put(content, f"sha256:{record.sha256}", where=record.shown_url)
+        else:
+            path, _ = self._store.blobs.add(content)
+        digest = self._digest(path, record)
         if not digest:
             raise ArtifactError("the file at this URL differs from the installed one", where=record.shown_url)
-        return self._from_file(record, path, digest, size, local=False)
+        return self._from_file(record, path, digest, local=False)
 
     def _by_range(self, record: Record) -> IdentifiedPackage | None:
         """The proof from `info/` and the installed files; None if there is a doubt. Raises `NetworkError`."""
@@ -252,7 +245,7 @@ class _Identifier:
             not record.sha256
             or not record.filename.endswith(".conda")
             or not self._has_original_modes
-            or self._why(record, 0, local=False)
+            or archives.why_bundled(record.url)
         ):
             return None
         try:

@@ -56,7 +56,6 @@ _LEFTOVER = re.compile(
     r".*\.(?:log|tmp|temp|swp|swo|bak|orig|rej|pid|prof|lprof|pyc|pyo)|.*~|\.DS_Store|Thumbs\.db|\.coverage.*|events\.out\.tfevents.*"
 )
 """Temporary files and logs of programs, which are not part of a package."""
-_PROJECT = ("pyproject.toml", "setup.py", "setup.cfg")
 _MOST_ROWS = 200
 """Maximum number of rows with the same reason in `excluded`; more rows are summed up by directory."""
 _GIT_IGNORED = "git-ignored"
@@ -205,8 +204,8 @@ class Rules:
             return self._survey(outer).has_extension
         if _PRIVATE.match(name):
             return False
-        if _is_code(name, f"{self._root}/{path}"):
-            return is_in_package or (outer is None and self._is_project(directory))
+        if name.endswith(".py"):
+            return is_in_package
         is_metadata = any(_METADATA.fullmatch(part) for part in directory.split("/"))
         if not (is_in_package or is_metadata) or _LEFTOVER.fullmatch(name):
             return False
@@ -220,12 +219,6 @@ class Rules:
             result = self._is_in_package(parent) or os.path.lexists(f"{self._root}/{directory}/__init__.py")
             self._packages[directory] = result
         return result
-
-    def _is_project(self, directory: str) -> bool:
-        """Whether a directory is the root of a Python project, or its `src`, which may contain single modules."""
-        parent, _, name = directory.rpartition("/")
-        candidates = (directory, parent) if name == "src" else (directory,)
-        return any(os.path.lexists(f"{self._root}/{candidate}/{mark}") for candidate in candidates for mark in _PROJECT)
 
     def _exclude(self, path: str, why: str, is_dir: bool, outer: str | None = None) -> bool:
         """Record a path that is left out, as part of `outer` if that is not None. Returns True."""
@@ -293,12 +286,6 @@ def may_be_copied(full: str, path: str) -> bool:
         return False
     text = path + (os.readlink(full) if os.path.islink(full) else "")  # noqa: PTH114, PTH115 - called for every file
     return text.isprintable()
-
-
-def _is_code(name: str, full: str) -> bool:
-    if name.endswith(".py"):
-        return True
-    return name.endswith(".pyc") and not os.path.lexists(full[:-1])  # a module without its source
 
 
 def _file_size(path: str) -> int:

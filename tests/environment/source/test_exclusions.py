@@ -47,7 +47,7 @@ def reported(tree: SourceTree) -> list[str]:
 def test_ignored_modules_of_a_package_are_kept(src: Path) -> None:
     rules(src, "_version.py", "_build/", "*_pb2.py", "*.pyc")
     put(src, "src/pkg/__init__.py", "src/pkg/_version.py", "src/pkg/deep/a_pb2.py", "src/pkg/_build/__init__.py")
-    put(src, "src/pkg/_build/x.py", "src/pkg/_build/tables.json", "src/pkg/compiled.pyc", "src/pkg/left.pyc", "src/pkg/left.py")
+    put(src, "src/pkg/_build/x.py", "src/pkg/_build/tables.json", "src/pkg/left.pyc", "src/pkg/left.py")
     put(src, "tools/_version.py", "tools/run.py")
     tree = look_twice(src)
     assert files(tree)[1:] == [
@@ -56,7 +56,6 @@ def test_ignored_modules_of_a_package_are_kept(src: Path) -> None:
         "src/pkg/_build/tables.json",
         "src/pkg/_build/x.py",
         "src/pkg/_version.py",
-        "src/pkg/compiled.pyc",
         "src/pkg/deep/a_pb2.py",
         "src/pkg/left.py",
         "tools/run.py",
@@ -65,16 +64,6 @@ def test_ignored_modules_of_a_package_are_kept(src: Path) -> None:
     assert left_out(tree) == {
         ".git": "version control data", "src/pkg/left.pyc": "git-ignored", "tools/_version.py": "git-ignored",
     }  # fmt: skip
-
-
-@pytest.mark.parametrize("place", ["", "src/"])
-@pytest.mark.parametrize("mark", ["pyproject.toml", "setup.py", "setup.cfg"])
-def test_ignored_single_modules_of_a_project_are_kept(src: Path, place: str, mark: str) -> None:
-    rules(src, "_version.py")
-    put(src, f"{place}_version.py", f"{place}module.py")
-    assert kept(src) == [f"{place}module.py"]
-    put(src, mark)
-    assert kept(src) == sorted([f"{place}_version.py", f"{place}module.py", mark])
 
 
 def test_ignored_extension_modules_are_kept(src: Path) -> None:
