@@ -117,7 +117,7 @@ class Outcome(Frozen, frozen=True, kw_only=True):
     out_of_memory: bool
     isolation: Isolation
     means: tuple[Line, ...]
-    """The methods that the runner used, including fallbacks, e.g. `root: overlay`, `workspace: copy`."""
+    """The methods that the runner used, including fallbacks, e.g. `root: overlay`."""
 
 
 class GivenVariable(Frozen, frozen=True, kw_only=True):
