@@ -65,24 +65,6 @@ def test_a_file_of_the_image_can_be_mounted_in_a_writable_home(any_root: Place) 
     assert result.files == {}
 
 
-def test_a_repository_is_mounted_read_only_and_is_not_an_output(any_root: Place) -> None:
-    made, objects = any_root.root / "made", any_root.root / "objects"
-    (made / "objects").mkdir(parents=True)
-    objects.mkdir()
-    (made / "HEAD").write_text("ref: x\n")
-    (objects / "pack").write_text("packed\n")
-    target = "/srv/captured/project/.git"
-    mounts = [
-        Mount(kind="git", source=str(made), target=target),
-        Mount(kind="git", source=str(objects), target=f"{target}/objects"),
-    ]
-    result = any_root.sh(
-        "cat .git/HEAD .git/objects/pack; ! echo x > .git/HEAD; ! echo x > .git/objects/new; echo y > out", mounts=mounts
-    )
-    assert result.stdout == "ref: x\npacked\n"
-    assert result.files == {"out": "y\n"}
-
-
 def test_files_of_the_image_in_the_home_directory_are_visible(any_root: Place) -> None:
     """The interpreter may be in HOME."""
     user = User(uid=any_root.uid, gid=any_root.uid, name="x", home="/opt/env")
@@ -193,17 +175,6 @@ def test_data_is_read_only(any_root: Place) -> None:
     assert result.answer.removed == ()
     assert (data / "deep/file").read_text() == "numbers\n"
     assert not [path for path in (result.directory / "files").rglob("*") if path.is_dir()]
-
-
-def test_data_can_be_mounted_below_other_data(any_root: Place) -> None:
-    outer, within = any_root.root / "outer", any_root.root / "within"
-    (outer / "place").mkdir(parents=True)
-    within.mkdir()
-    (within / "x").write_text("within\n")
-    any_root.own(outer)
-    any_root.own(within)
-    mounts = [Mount(kind="data", source=str(within), target="/d/place"), Mount(kind="data", source=str(outer), target="/d")]
-    assert any_root.sh("cat /d/place/x", mounts=mounts).stdout == "within\n"
 
 
 def test_a_mount_target_that_cannot_be_made_is_an_error(any_root: Place) -> None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pty
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -97,27 +95,6 @@ sys.exit(len(got))
 """
 
 
-def test_signals_to_the_supervisor_reach_the_command_once(live: Callable[..., LiveRun]) -> None:
-    run = live(COUNTING)
-    run.wait_for("ready")
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
-        run.driver.send_signal(number)
-        run.wait_for(f"got {number.name}")
-    run.wait_for("all SIGTERM SIGHUP SIGINT SIGUSR1 SIGUSR2")
-    assert run.answer.outcome is not None
-    assert run.answer.outcome.exit_code == 5
-
-
-def test_signals_to_the_process_group_reach_the_command_once(live: Callable[..., LiveRun]) -> None:
-    """`timeout`, `kill -- -GROUP` and the terminal send signals to the group."""
-    run = live(COUNTING, start_new_session=True)
-    run.wait_for("ready")
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
-        os.killpg(run.driver.pid, number)
-        run.wait_for(f"got {number.name}")
-    run.wait_for("all SIGTERM SIGINT SIGUSR2")
-
-
 def test_an_unhandled_signal_ends_the_command(live: Callable[..., LiveRun]) -> None:
     run = live("import time; print('ready'); time.sleep(60)")
     run.wait_for("ready")
@@ -125,27 +102,6 @@ def test_an_unhandled_signal_ends_the_command(live: Callable[..., LiveRun]) -> N
     outcome = run.answer.outcome
     assert outcome is not None
     assert (outcome.exit_code, outcome.signal) == (143, signal.SIGTERM)
-
-
-def test_ctrl_c_on_a_terminal_reaches_the_command_once(live: Callable[..., LiveRun], place: Place) -> None:
-    main, side = pty.openpty()
-    script = "import ctypes, fcntl, os, sys, termios; os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execvp(sys.argv[1], sys.argv[1:])"
-    command, directory, answer = place.command(place.launch("python", "-uc", COUNTING))
-    run = LiveRun([sys.executable, "-c", script, *command], directory, answer, "", stdin=side)
-    try:
-        run.wait_for("ready")
-        os.write(main, b"\x03")
-        run.wait_for("got SIGINT")
-        run.driver.send_signal(signal.SIGUSR2)
-        run.wait_for("all SIGINT SIGUSR2")
-        assert run.answer.outcome is not None
-    finally:
-        os.close(main)
-        os.close(side)
-        run.driver.kill()
-        run.driver.wait()
-        assert run.driver.stdout
-        run.driver.stdout.close()
 
 
 def test_a_killed_supervisor_leaves_no_process_and_no_mount(live: Callable[..., LiveRun], place: Place) -> None:
