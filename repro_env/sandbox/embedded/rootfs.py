@@ -65,7 +65,7 @@ class Root:
         """Make the directory `path` writable, and remove the names `without` from it."""
         self.make_directory(path)
         real = os.path.realpath(path)
-        if not os.access(real, os.W_OK):
+        if self._work is None and not os.access(real, os.W_OK):
             self._cover(real, real, without)
         for name in without:
             with contextlib.suppress(FileNotFoundError):
