@@ -158,7 +158,6 @@ def _prepare(options: RunOptions, spec: Spec, spec_directory: Path, *, has_backe
     )
     request = Request(
         command=options.command,
-        workspace=workspace,
         mounts=(*run_data.mounts, *git.mounts),
         given=given,
         caller=caller_variables_of(options),

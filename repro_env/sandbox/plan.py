@@ -44,7 +44,7 @@ _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/opt", "/var", "/run", "/
 def plan(spec: Spec, start: Start, request: Request) -> Launch:
     """Plan the run. Raises `UsageError` for an invalid command or mount."""
     identity = spec.identity
-    workspace = request.workspace
+    workspace = workspace_of(spec)
     if identity.layout.prefix == workspace:
         raise UsageError(
             "this directory is both the environment and the source",
@@ -162,7 +162,7 @@ def _variables(spec: Spec, start: Start, request: Request) -> tuple[Variable, ..
         values |= values_of(OFFLINE)
     if any(mount.kind == "git" for mount in request.mounts):
         # git rejects a repository of another user. This one was chosen by the user of this tool, so it is safe.
-        values |= {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": request.workspace}
+        values |= {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": workspace_of(spec)}
     captured = filter(None, values.get("PYTHONPATH", "").split(":"))
     values["PYTHONPATH"] = ":".join(dict.fromkeys((*start.python_path, *captured)))
     values |= values_of(request.given)

@@ -51,8 +51,6 @@ class Request(Frozen, frozen=True, kw_only=True):
 
     command: tuple[str, ...]
     """As typed, at least one word."""
-    workspace: AbsPath
-    """The path of the source in the run: the captured path, or the actual directory for the host runner."""
     mounts: tuple[Mount, ...]
     given: tuple[Variable, ...]
     """Variables of `--env` and `--env-file`. The last value for a name is used."""

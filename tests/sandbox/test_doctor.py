@@ -67,7 +67,8 @@ def test_root_without_idmapped_mounts_is_a_fallback() -> None:
     assert (finding.state, "root in a run is root on this machine" in finding.text) == ("fallback", True)
 
 
-USER, MOUNTS = "user namespace", "mounts"
+USER: Step = "user namespace"
+MOUNTS: Step = "mounts"
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,6 @@ def launch_of(spec: Spec, **changes: Any) -> Launch:
     )
     request = Request(
         command=("train.py",),
-        workspace=PROJECT,
         mounts=(),
         given=(),
         caller=(Variable(name="TERM", value="xterm"),),
