@@ -26,7 +26,9 @@ from repro_env.environment.secrets.bundles import SecretSearch
 from repro_env.environment.wheels import identification as wheels
 from repro_env.io import machine
 from repro_env.runs.start import sourcedirectory
+from repro_env.sandbox import plan
 from repro_env.schema.progress import Tell
+from repro_env.schema.run import Mount
 from repro_env.schema.spec import Spec
 from repro_env.store import layerblobs
 from repro_env.store.specs.blobs import SpecBlobs
@@ -89,6 +91,7 @@ def capture(request: Request, *, store: Store, tell: Tell) -> CaptureResult:
     bundle = Bundle(blobs, store)
     bundled_code = code.bundle(bundle)
     spec = assembly.spec(locked, bundle.tree, replace(bundled_code, notes=(*bundled_code.notes, *search.notes)), request.seed)
+    plan.check_mounts(spec, [Mount(kind="data", source=data.path, target=data.path) for data in spec.observed.data])
     bundle.packages(locked)
     locked.check_unchanged()
     spec = replace(

@@ -119,7 +119,6 @@ class Code(msgspec.Struct, frozen=True, kw_only=True):
 def look(request: CodeRequest, environ: dict[str, str], venv: Path | None, store: Store, tell: Tell) -> Code:
     """List the source, hash the data, and find the libraries that the code opens, except those in the environment `venv`."""
     tree = _list(request, store)
-    datadigest.check(request.data)
     found = [datadigest.look(path, target, store.hashes, tell) for path, target in request.data]
     opened = openedlibraries.of_source(tree.root, tree.found, environ, store, [] if venv is None else [venv])
     return Code(

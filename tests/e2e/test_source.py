@@ -94,7 +94,7 @@ def test_changed_data_and_invalid_mounts_are_refused(made: parts.Project, tmp_pa
     assert "differ from the capture" in parts.one_sentence(refused)
     for words, why in (
         (["--data", "data:relative"], "with an absolute DST"),
-        (["--data", "data:/d", "--data", "src:/d"], "has the same target"),
+        (["--data", "data:/d", "--data", "src:/d"], "two mounts have the same target"),
         (["--data", "gone:/d"], "does not exist"),
     ):
         done = made.run("capture", "--python", made.python, "--output", tmp_path / "out", *words, code=None)

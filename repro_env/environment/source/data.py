@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from repro_env.schema.spec import Data
 
 _SMALL = 1 << 20
 """Mean size in bytes below which more threads read, because opening the files takes most of the time."""
-_TARGET = re.compile(r"(?:/(?!\.{1,2}(?:/|\Z))[^/\x00-\x1f\x7f]+)+")
 
 
 class DataResult(msgspec.Struct, frozen=True):
@@ -105,29 +103,6 @@ def _check_size(source: Path, files: int, size: int, like: Data) -> None:
         raise DataError(
             f"this differs from the captured data, which had {like.files:,} files with {like.size:,} bytes", where=str(source)
         )
-
-
-def check(pairs: Sequence[tuple[Path, str]]) -> None:
-    """Raise `DataError` unless all pairs (source, target path in the run) can be mounted together."""
-    sources: dict[str, Path] = {}
-    for source, target in pairs:
-        where = f"--data {source}:{target}"
-        if not _TARGET.fullmatch(target):
-            raise DataError(
-                "the target must be an absolute path without `.` or `..`", where=where, hint="for example --data SRC:/data/train"
-            )
-        if target in sources:
-            raise DataError(f"{sources[target]} has the same target", where=where, hint="give one of them a different target")
-        sources[target] = source
-    for target, source in sources.items():
-        for outer, directory in sources.items():
-            inner = target[len(outer) + 1 :]
-            if target.startswith(outer + "/") and not (directory / inner).exists():
-                raise DataError(
-                    f"the target is inside --data {directory}, which has no {inner}",
-                    where=f"--data {source}:{target}",
-                    hint=f"give a target outside {outer}, or create {directory / inner}",
-                )
 
 
 def _problems(target: str, root: Path, entries: Sequence[Found]) -> Iterable[str]:

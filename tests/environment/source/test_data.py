@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from repro_env.environment.source.data import check, look
+from repro_env.environment.source.data import look
 from repro_env.io.hashes import FileHashes
 from repro_env.schema import codec
 from repro_env.schema.errors import DataError
@@ -142,17 +142,3 @@ def test_a_change_that_keeps_the_size_and_the_time_is_found(
     (data / "a.csv").write_text("1,3\n")
     os.utime(data / "a.csv", ns=(facts.st_atime_ns, facts.st_mtime_ns))
     assert look(data, "/d", hashes).data.digest != first.data.digest
-
-
-def test_check_refuses_data_that_cannot_be_mounted_together(data: Path) -> None:
-    check([(data, "/d"), (data, "/e"), (data / "a.csv", "/dd"), (data / "deep", "/d/deep")])
-    for pairs, why in (
-        ([(data, "d")], "must be an absolute path without"),
-        ([(data, "/a/../d")], "must be an absolute path without"),
-        ([(data, "/d/")], "must be an absolute path without"),
-        ([(data, "/d\n")], "must be an absolute path without"),
-        ([(data, "/d"), (data / "deep", "/d")], "has the same target"),
-        ([(data / "deep", "/d/more"), (data, "/d")], "which has no more"),
-    ):
-        with pytest.raises(DataError, match=why):
-            check(pairs)
