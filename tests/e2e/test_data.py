@@ -129,8 +129,8 @@ def test_a_failed_command_gets_a_hint_for_the_files_that_it_missed(made: parts.P
     (site / "later.py").touch()
     root = made.directory.parent
     other = f"{root}/other is not in the run; to mount it: --data {root}/other; to write to it: --checkpoints {root}/other"
-    chain = "import sys\ntry: open('../other/y')\nexcept OSError:\n try: open('large.bin')\n except OSError: sys.exit(4)"
-    assert hint(made, "-c", chain, code=4) == [
+    chain = "try: open('../other/y')\nexcept OSError: open('large.bin')"
+    assert hint(made, "-c", chain) == [
         f"{made.directory}/large.bin is not in the run; to mount it: --data {made.directory}/large.bin",
         other,
     ]
@@ -144,7 +144,6 @@ def test_a_failed_command_gets_a_hint_for_the_files_that_it_missed(made: parts.P
         "the run has no network; to allow it: --network"
     ]
     assert hint(made, "cat", "../other/y") == [other]
-    assert hint(made, "-c", "raise RuntimeError('Parent directory ../other does not exist')") == [other]
     write = "open('../other/new', 'w').write('kept')"
     assert hint(made, "-c", write) == [f"{root}/other is not in the run; to write to it: --checkpoints {root}/other"]
     write_and_fail = "import os, sys; os.mkdir('made'); open('made/x', 'w'); raise ValueError"

@@ -240,13 +240,6 @@ with warnings.catch_warnings(record=True) as recorded:
     warnings.simplefilter("always")
     ALERTS
 warnings.resetwarnings()
-with warnings.catch_warnings():
-    warnings.filters.clear(); warnings.filters.insert(0, ("error", None, Warning, None, 0))
-    ALERTS
-with warnings.catch_warnings():
-    warnings.filters[:] = [("error", None, Warning, None, 0)]; del warnings.filters[0]
-    ALERTS
-warnings.filters = warnings.filters.copy()
 warnings.filterwarnings("error")
 ALERTS
 print("end", recorded)
@@ -304,63 +297,21 @@ def test_other_warnings_are_shown_as_without_hooks(gpu: Script) -> None:
     assert plain.err.count("UserWarning") == 4
 
 
-def test_a_script_that_enables_determinism_sees_its_warnings(gpu: Script) -> None:
-    code = """
-    import torch, warnings
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    print(torch._C.values["deterministic_fill_uninitialized_memory"])
-    def run(name):
-        for _ in range(3): torch.operate(name)
-    run("put_"); run("put_"); run("other")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        try: run("put_")
-        except UserWarning as error: print(error)
-    """
-    plain = gpu.run(code, env=SITE | {"REPRO_ENV_DETERMINISM": ""})
-    done = gpu.run(code, env=SITE)
-    assert (done.out, done.err) == (plain.out, plain.err)
-    assert done.err.count("UserWarning") == 2
-    assert done.operations == {("put_", 6): 7, ("other", 6): 3}
-    code = "import torch; torch.use_deterministic_algorithms(False); torch.operate('put_')"
-    done = gpu.run(code, env=SITE, mode="strict")
-    assert (done.operations, done.effective["torch deterministic algorithms"]) == ({}, "off")
-    code = "import torch; torch._C._set_deterministic_fill_uninitialized_memory(False); torch.use_deterministic_algorithms(True)"
-    assert gpu.run(code, env=SITE).effective["torch fill uninitialized memory"] == "False"
-
-
-def test_restoring_a_setting_is_not_a_choice_of_the_script(gpu: Script) -> None:
-    dynamo = gpu.directory.parent / "site-packages" / "torch" / "_dynamo"
-    dynamo.mkdir()
-    (dynamo / "convert_frame.py").write_text(
-        "import torch\ndef restore(): torch.use_deterministic_algorithms(True, warn_only=True)"
-    )
-    code = "import torch, torch._dynamo.convert_frame as compiler; compiler.restore(); torch.operate('put_')"
-    done = gpu.run(code, env=SITE)
-    assert (done.err, done.operations) == ("", {("put_", 1): 1})
-    assert done.effective["torch fill uninitialized memory"] == "False"
-
-
 def test_alerts_of_fused_attention_are_counted(gpu: Script) -> None:
     code = "import torch, warnings; torch.operate('Flash Attention', ' defaults to a non-deterministic algorithm. To …')"
     assert gpu.run(code, env=SITE).operations == {("Flash Attention", 1): 1}
 
 
-def test_an_error_in_strict_is_raised_and_counted(gpu: Script) -> None:
-    code = """
-    import torch
-    def work():
-        torch.operate("put_")
-    try:
-        work()
-    except RuntimeError as error:
-        raise SystemError("wrapped") from error
-    """
+def test_settings_of_the_script_win(gpu: Script) -> None:
+    code = "import torch; torch.use_deterministic_algorithms(False); torch.operate('put_')"
     done = gpu.run(code, env=SITE, mode="strict")
-    assert done.code == 1
+    assert (done.operations, done.effective["torch deterministic algorithms"]) == ({}, "off")
+
+
+def test_an_operation_is_an_error_in_strict(gpu: Script) -> None:
+    done = gpu.run("import torch\ntorch.operate('put_')", env=SITE, mode="strict")
+    assert (done.code, done.effective["torch deterministic algorithms"]) == (1, "error")
     assert "RuntimeError: put_ does not have" in done.err
-    assert done.operations == {("put_", 4): 1}
-    assert done.effective["torch deterministic algorithms"] == "error"
 
 
 def test_each_child_counts_its_own_operations(gpu: Script) -> None:
@@ -436,37 +387,16 @@ def test_ranks_started_by_multiprocessing_note_their_settings(gpu: Script) -> No
     assert sorted(note["world"]["rank"] for note in done.notes if "world" in note) == [0, 1]
 
 
-def test_settings_of_a_launcher_are_not_noted_if_a_script_notes_them(gpu: Script) -> None:
-    """The settings of an installed command that starts the script are not those of the training."""
+def test_settings_of_the_script_count_and_not_those_of_its_launcher(gpu: Script) -> None:
+    """An installed command such as torchrun starts the script."""
     site = gpu.directory.parent / "site-packages"
     (site / "launcher.py").write_text(
-        "import os, subprocess, sys, torch\n"
-        "for rank in sys.argv[2]: subprocess.run([sys.executable, sys.argv[1]], env=dict(os.environ, RANK=rank.strip()), check=True)"
+        "import subprocess, sys, torch; subprocess.run([sys.executable, *sys.argv[1:]], check=True)"
     )
-    (site / "training.py").write_text("import os, torch; torch.counts[0] = 1; os.chdir('/')")
-
-    def notes_of(*args: str) -> list[tuple[str, bool, str]]:
-        done = gpu.run("import os, torch; torch.counts[0] = 1; os.chdir('/')", env=SITE, args=args)
-        assert done.code == 0, done.err
-        threads.append(done.effective["threads torch"])
-        notes = [note for note in done.notes if "effective" in note]
-        return [(note["rank"], note["script"], note["effective"].get("threads torch", "")) for note in notes]
-
-    threads: list[str] = []
-    launch = (gpu.python, str(site / "launcher.py"))
-    own, installed = str(gpu.directory / "script.py"), str(site / "training.py")
-    assert notes_of(*launch, own, "01") == [("0", True, "1"), ("1", True, "1")]
-    assert notes_of(*launch, installed, "01") == [("0", False, "1"), ("1", False, "1")]
-    assert notes_of(*launch, own, " ") == [("", True, "1")]
-    assert notes_of(*launch, installed, " ") == [("", False, "1")]
-    assert notes_of(gpu.python, "-m", "training") == [("", False, "1")]
-    assert notes_of(gpu.python) == [("", True, "1")]
-    assert threads == ["1"] * 6
-    assert notes_of(gpu.python, "-c", "import subprocess, sys, torch; subprocess.run([sys.executable, sys.argv[1]])")[0] == (
-        "",
-        True,
-        "1",
-    )
+    code = "import os, torch; torch.counts[0] = 1; os.chdir('/')"
+    assert gpu.run(code, env=SITE, args=(gpu.python, str(site / "launcher.py"))).effective["threads torch"] == "1"
+    (site / "training.py").write_text(code)
+    assert gpu.run("", env=SITE, args=(gpu.python, "-m", "training")).effective["threads torch"] == "1"
 
 
 def test_helpers_and_workers_note_no_settings(gpu: Script) -> None:
@@ -645,24 +575,6 @@ def test_operations_of_torch_are_counted_in_all_processes_and_results_are_unchan
     assert not any(value.startswith("unknown") for value in warn.effective.values())
     assert not any(name.startswith("cu") for name in warn.effective)
     assert warn.effective["torch cpu capability"] == off.effective["torch cpu capability"] != ""
-
-
-@pytest.mark.slow
-def test_a_debug_mode_set_by_the_script_behaves_as_without_hooks(tmp_path: Path) -> None:
-    torch = Script(tmp_path, python_with("torch"))
-    code = """
-    import torch
-    torch.set_deterministic_debug_mode("warn")
-    for _ in range(2):
-        torch.zeros(4).put_(torch.tensor([1]), torch.tensor([2.0]))
-    print(torch.utils.deterministic.fill_uninitialized_memory)
-    torch.set_deterministic_debug_mode("error")
-    torch.zeros(4).put_(torch.tensor([1]), torch.tensor([2.0]))
-    """
-    plain, strict = torch.run(code, mode="off"), torch.run(code, mode="strict")
-    assert plain.code == strict.code == 1
-    assert (strict.out, strict.err) == (plain.out, plain.err)
-    assert strict.operations == {("put_", 5): 2, ("put_", 8): 1}
 
 
 @pytest.mark.slow

@@ -702,7 +702,7 @@ def test_torch_is_a_function_of_the_master_seed_unless_the_script_seeds_it(torch
         ("torch.manual_seed", "3", 8),
         ("torch.cuda.manual_seed", "4", 9),
         ("torch.cuda.manual_seed_all", "5", 10),
-        *(("torch.manual_seed", value, 13) for value in ("0", "1", "2", "3", "and others")),
+        *(("torch.manual_seed", value, 13) for value in "0123"),
     }
     second = torch.run(code, seed=2).splitlines()
     assert "manual_seed_all" in first[1]
@@ -710,23 +710,6 @@ def test_torch_is_a_function_of_the_master_seed_unless_the_script_seeds_it(torch
     assert first[2] != second[2]
     assert first[2].split()[0] == first[2].split()[1]
     assert first[3] == second[3]
-
-
-@pytest.mark.slow
-def test_the_seed_method_of_a_torch_generator_is_a_function_of_the_master_seed(torch: Script) -> None:
-    code = """
-    import copy, pickle, torch
-    generator = torch.Generator()
-    print(generator.initial_seed(), torch.rand(1, generator=torch.Generator()).item())
-    assert generator.seed() == generator.initial_seed() == copy.deepcopy(generator.clone_state()).initial_seed()
-    assert pickle.loads(pickle.dumps(generator)).initial_seed() == generator.initial_seed()
-    print(torch.rand(1, generator=generator).item(), torch.Generator().seed(), torch.default_generator.seed(), torch.rand(1).item())
-    assert type(generator) is torch.Generator and "seed" in torch.Generator.seed.__doc__
-    """
-    first, second = torch.run(code).splitlines(), torch.run(code, seed=2).splitlines()
-    assert torch.unseeded == {("torch.Generator.seed() without a seed", line) for line in (5, 7)}
-    assert first[0] == second[0]  # an unseeded generator has a default seed of torch
-    assert first[1] == torch.run(code).splitlines()[1] != second[1]
 
 
 @pytest.mark.slow

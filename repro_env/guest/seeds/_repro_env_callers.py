@@ -84,32 +84,18 @@ def note_seed(library: str, function: str, value: object) -> None:
         frame = frame.f_back
     if not seeds._NOTES or frame is None or is_repro_env(frame.f_code.co_filename):
         return
-    if frame.f_code.co_filename.endswith(_DERIVED) or (_in_loader() and not is_users(frame)):
+    in_loader = seeds.part("streams").worker()[:1] == ("loader",)
+    if frame.f_code.co_filename.endswith(_DERIVED) or (in_loader and not is_users(frame)):
         return
     values = _values.setdefault((function, frame.f_code.co_filename, frame.f_lineno), set())
-    if len(values) > _VALUES:
-        return
     text = _text(value)
-    if text in values:
+    if text in values or len(values) == _VALUES:
         return
     values.add(text)
     file, line = user_line(within_import=False)
     if not line:
         return  # a package seeds a generator of its own when it is imported
-    notes.once(
-        {
-            "seeded": library,
-            "what": function,
-            "value": text if len(values) <= _VALUES else "and others",
-            "file": file,
-            "line": line,
-        }
-    )
-
-
-def _in_loader() -> bool:
-    """Whether this process is a worker of a DataLoader."""
-    return bool(seeds.part("streams").worker()[:1] == ("loader",))
+    notes.once({"seeded": library, "what": function, "value": text, "file": file, "line": line})
 
 
 def _text(value: object) -> str:

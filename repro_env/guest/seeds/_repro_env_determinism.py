@@ -1,6 +1,6 @@
 """Deterministic algorithms in PyTorch, and the number of calls of operations that have none, by line.
 
-Later settings of the script win. Operations fail only in `strict`, and warnings are shown only if the script enabled them. With
+Later settings of the script win. Operations fail only in `strict`. PyTorch's warnings about them are counted and not shown. With
 REPRO_ENV_DETERMINISM=off nothing is set. A note is {"operation", "count", "file", "line"}.
 """
 
@@ -10,7 +10,6 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import FrameType, TracebackType
     from typing import Any
 
     Items = list[Any]
@@ -22,7 +21,6 @@ callers: Any = seeds.part("callers")
 notes: Any = seeds.part("notes")
 settings: Any = seeds.part("settings")
 
-_RESTORING = ("/torch/_dynamo/convert_frame.py", "/fabric/strategies/launchers/multiprocessing.py")
 _PHRASES = (" does not have a deterministic implementation", " defaults to a non-deterministic algorithm")
 """The text after the name of the operation in PyTorch's alerts (`Context::alertNotDeterministic`, the attention kernels)."""
 _CUBLAS = "not deterministic because it uses CuBLAS"
@@ -40,37 +38,10 @@ def hook(torch: Any) -> None:
         # The only attention kernel that is nondeterministic without an alert (`check_cudnn_deterministic`).
         torch._C._set_sdp_use_cudnn(False)
     _install_filter()
-    set_algorithms = torch._C._set_deterministic_algorithms
-    set_algorithms(True, warn_only=seeds._MODE == "warn")
+    torch._C._set_deterministic_algorithms(True, warn_only=seeds._MODE == "warn")
     fill = getattr(torch._C, "_set_deterministic_fill_uninitialized_memory", None)
     if fill is not None and seeds._MODE == "warn":
         fill(False)  # it takes time, and matters only if a program reads memory that it never wrote
-
-        def _set_deterministic_fill_uninitialized_memory(mode: bool) -> None:
-            _State.is_fill_set = True
-            fill(mode)
-
-        torch._C._set_deterministic_fill_uninitialized_memory = _set_deterministic_fill_uninitialized_memory
-
-    def _set_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:
-        if not _State.is_set_by_script and not _is_restoring(sys._getframe(1)):
-            _State.is_set_by_script = True
-            if not _State.is_fill_set and fill is not None:
-                fill(True)  # the default of PyTorch
-        set_algorithms(mode, warn_only=warn_only)
-
-    torch._C._set_deterministic_algorithms = _set_deterministic_algorithms
-
-
-def _is_restoring(frame: FrameType | None) -> bool:
-    """Whether a library restores an earlier setting: the compiler after each graph, Lightning in its children."""
-    for _ in range(3):
-        if frame is None:
-            break
-        if frame.f_code.co_filename.endswith(_RESTORING):
-            return True
-        frame = frame.f_back
-    return False
 
 
 def hook_inductor(config: Any) -> None:
@@ -80,19 +51,8 @@ def hook_inductor(config: Any) -> None:
         config.deterministic = True
 
 
-class _State:
-    is_fill_set = False
-    """The script set `torch.utils.deterministic.fill_uninitialized_memory` itself."""
-    is_set_by_script = False
-    """The script called `torch.use_deterministic_algorithms` itself."""
-    warning_thread = 0
-    """The thread that repeats a warning for the script."""
-
-
 _counts: dict[tuple[str, str, int], list[int]] = {}
 """(operation, file, line) -> [number of calls, number of these in the notes]."""
-_registries: dict[str, dict[Any, Any]] = {}
-"""Module -> the warnings that Python has already shown there (`__warningregistry__`)."""
 
 
 class _Alerts:
@@ -103,19 +63,13 @@ class _Alerts:
 
     def match(self, text: str) -> bool:
         """Count an alert, and return True to ignore its warning: without the hooks there would be none."""
-        if "determinis" not in text or _State.warning_thread == _thread():
-            return False
-        name = operation(text)
-        if not name:
-            return False
-        frame = sys._getframe(1)  # the caller of the compiled code, which has no frame
-        try:
-            _count(name, *callers.user_line())
-        except Exception as error:
-            seeds.note_problem("operation", error)
-        if _State.is_set_by_script:
-            _warn(text, frame)
-        return True
+        name = operation(text) if "determinis" in text else ""
+        if name:
+            try:
+                _count(name, *callers.user_line())
+            except Exception as error:
+                seeds.note_problem("operation", error)
+        return bool(name)
 
 
 class _Filters(Items):
@@ -135,17 +89,6 @@ class _Filters(Items):
         super().__setitem__(index, item)
         self._put_alerts_first()
 
-    def __delitem__(self, index: Any) -> None:
-        super().__delitem__(index)
-        self._put_alerts_first()
-
-    def clear(self) -> None:
-        super().clear()
-        self._put_alerts_first()
-
-    def copy(self) -> _Filters:
-        return _Filters(self)
-
     def __getitem__(self, index: Any) -> Any:  # `catch_warnings` copies by a slice
         result = super().__getitem__(index)
         return _Filters(result) if isinstance(index, slice) else result
@@ -159,10 +102,6 @@ def _install_filter() -> None:
         warnings.filters._put_alerts_first()
 
 
-def _thread() -> int:
-    return int(__import__("_thread").get_ident())
-
-
 def operation(text: str) -> str:
     """The name of the operation in an alert of PyTorch; empty for any other text."""
     for line in text.splitlines():
@@ -173,20 +112,6 @@ def operation(text: str) -> str:
         if _CUBLAS in line:
             return "cuBLAS"
     return ""
-
-
-def _warn(text: str, frame: FrameType) -> None:
-    """Show a warning that the script enabled, as often as Python would. Raises if a filter of the script makes it an error."""
-    if frame.f_code.co_name == "alert_not_deterministic" and frame.f_back is not None:
-        frame = frame.f_back  # this function reports the line of its caller
-    module = str(frame.f_globals.get("__name__") or "<string>")
-    _State.warning_thread = _thread()
-    try:
-        __import__("warnings").warn_explicit(
-            text, UserWarning, frame.f_code.co_filename, frame.f_lineno, module, _registries.setdefault(module, {})
-        )
-    finally:
-        _State.warning_thread = 0
 
 
 def _count(name: str, file: str, line: int) -> None:
@@ -206,32 +131,7 @@ def forget() -> None:
 
 def finish() -> None:
     """Note the counts that are not in the notes yet."""
-    _count_failure(getattr(sys, "last_value", None))
     for key, (count, noted) in list(_counts.items()):
         if count > noted:
             _counts[key][1] = count
             notes.note({"operation": key[0], "count": count - noted, "file": key[1], "line": key[2]})
-
-
-def _count_failure(error: BaseException | None) -> None:
-    """Count the operation that raised the error that ended the process (in `strict`)."""
-    visited = set()
-    while error is not None and id(error) not in visited:
-        visited.add(id(error))
-        name = operation(str(error)) if isinstance(error, Exception) else ""
-        if name:
-            _count(name, *_origin(error.__traceback__))
-            return
-        error = error.__cause__ or error.__context__
-
-
-def _origin(traceback: TracebackType | None) -> tuple[str, int]:
-    """The innermost line of the user's code, or else the innermost line."""
-    user, innermost = ("", 0), ("<unknown>", 0)
-    while traceback is not None:
-        innermost = (traceback.tb_frame.f_code.co_filename, traceback.tb_lineno)
-        if callers.is_users(traceback.tb_frame):
-            user = innermost
-        traceback = traceback.tb_next
-    file, line = user if user[1] else innermost
-    return callers.absolute(file), line

@@ -19,7 +19,6 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from types import FrameType
     from typing import Any
 
@@ -66,19 +65,9 @@ def hook_uuid(uuid: Any) -> None:
 
     def uuid1(node: Any = None, clock_seq: Any = None) -> Any:
         value = plain(node, clock_seq)
-
-        def form(data: bytes) -> bytes:
-            number = int.from_bytes(data, "big") | 1 << 40  # the multicast bit marks a random node (RFC 4122, 4.5)
-            if node is not None:
-                number = number >> 48 << 48 | node
-            if clock_seq is not None:
-                number = number & ~(0x3FFF << 48) | (clock_seq & 0x3FFF) << 48
-            result: bytes = uuid.UUID(int=number, version=1).bytes
-            return result
-
         try:
-            data = draw("uuid.uuid1", sys._getframe(1), value.bytes, form)
-            return value if data == value.bytes else uuid.UUID(bytes=data)
+            data = draw("uuid.uuid1", sys._getframe(1), value.bytes)
+            return value if data == value.bytes else uuid.UUID(bytes=data, version=1)
         except Exception as error:
             seeds.note_problem("uuid.uuid1", error)
         return value
@@ -89,11 +78,8 @@ def hook_uuid(uuid: Any) -> None:
     uuid.uuid1 = uuid1
 
 
-def draw(function: str, frame: FrameType | None, value: bytes, form: Callable[[bytes], bytes] = bytes) -> bytes:
-    """Count a call of `function` by `frame`, for which the system returned `value`. Return the bytes for the caller.
-
-    `form` turns random bytes into the form of the value.
-    """
+def draw(function: str, frame: FrameType | None, value: bytes) -> bytes:
+    """Count a call of `function` by `frame`, for which the system returned `value`. Return the bytes for the caller."""
     while frame is not None and frame.f_code.co_filename in _WRAPPERS:
         module = _WRAPPERS[frame.f_code.co_filename]
         function = "random.SystemRandom" if module == "random" else f"{module}.{frame.f_code.co_name}"
@@ -102,7 +88,7 @@ def draw(function: str, frame: FrameType | None, value: bytes, form: Callable[[b
     if file.startswith("<frozen ") or callers.is_standard(file):
         return value
     if seeds._IDS:
-        value = form(seeds.part("ids").draw(len(value)))
+        value = bytes(seeds.part("ids").draw(len(value)))
     place = (function, *callers.user_line())
     draws = _draws.get(place)
     if draws is None:

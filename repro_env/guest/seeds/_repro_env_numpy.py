@@ -18,7 +18,7 @@ streams: Any = seeds.part("streams")
 
 class _State:
     own: Any = None
-    """(SeedSequence of the global generator, None before NumPy 1.24; its state) as `_seed` set them; None if the script seeded it."""
+    """The state of the global generator as `_seed` set it; None if the script seeded it."""
     entropy: Any = None
     """The last value that NumPy got instead of entropy from the operating system."""
 
@@ -135,13 +135,8 @@ def hook_legacy(mtrand: Any) -> None:
 
 
 def _seed(mtrand: Any) -> None:
-    sequence = None
-    if hasattr(mtrand, "set_bit_generator"):
-        sequence = sys.modules["numpy.random.bit_generator"].SeedSequence(streams.stream("numpy global", 128))
-        mtrand.set_bit_generator(sys.modules["numpy.random._mt19937"].MT19937(sequence))
-    else:
-        mtrand._rand.seed(streams.stream("numpy global", 32))
-    _State.own = (sequence, _state(mtrand))
+    mtrand._rand.seed(streams.stream("numpy global", 32))
+    _State.own = _state(mtrand)
 
 
 def _state(mtrand: Any) -> Any:
@@ -149,17 +144,9 @@ def _state(mtrand: Any) -> Any:
     return (name, key.tobytes(), *position)
 
 
-def _is_unseeded(mtrand: Any) -> bool:
-    """Whether the script has not seeded the global generator. Setting its state is not seeding."""
-    if _State.own is None:
-        return False
-    bits = getattr(mtrand._rand, "_bit_generator", None)
-    return _State.own[0] is None or _State.own[0] is (getattr(bits, "seed_seq", None) or getattr(bits, "_seed_seq", None))
-
-
-def _module() -> Any:
-    """The module of the global generator, if its hook has run."""
-    return sys.modules.get("numpy.random.mtrand") if "numpy.random.mtrand" in seeds._imports else None
+def _unseeded_module() -> Any:
+    """The module of the global generator, if its hook has run and the script has not seeded it. Setting its state is not seeding."""
+    return sys.modules.get("numpy.random.mtrand") if _State.own is not None else None
 
 
 def restart() -> None:
@@ -169,15 +156,15 @@ def restart() -> None:
 
 def reseed(task: bool) -> None:  # noqa: ARG001
     """Seed the global generator again, unless the script seeded it."""
-    mtrand = _module()
-    if mtrand is not None and _is_unseeded(mtrand):
+    mtrand = _unseeded_module()
+    if mtrand is not None:
         _seed(mtrand)
 
 
 def note_unseeded() -> None:
     """Note the unseeded generators from which the script drew."""
-    mtrand = _module()
-    if mtrand is not None and _is_unseeded(mtrand) and _state(mtrand) != _State.own[1]:
+    mtrand = _unseeded_module()
+    if mtrand is not None and _state(mtrand) != _State.own:
         callers.note_generator("numpy", "global generator, never seeded, imported", *seeds._imports["numpy.random.mtrand"])
     for place, count in _drawn.items():
         if count > 0:

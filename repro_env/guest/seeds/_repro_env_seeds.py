@@ -67,8 +67,6 @@ class _State:
     """The PID at the start of this interpreter; a forked child has a different one. 0 without a mode."""
     directory = ""
     """The working directory at the start."""
-    notes_size = 0
-    """Bytes of notes at the start."""
 
 
 _parts: dict[str, ModuleType] = {"seeds": _SELF}
@@ -94,7 +92,6 @@ def install() -> None:
     for name in ("urandom", "getrandom"):
         if hasattr(os, name):
             setattr(os, name, _wrap_entropy(getattr(os, name), name))
-    sys.exit = _wrap_exit(sys.exit)
     for name in list(_HOOKS):
         if name in sys.modules:  # imported by a .pth file of the environment
             _run_hooks(name, sys.modules[name])
@@ -108,12 +105,8 @@ def install() -> None:
 
 
 def _start() -> None:
-    """Read what must be known from the start, and install the settings that must precede the import of a library."""
+    """Install the settings that must precede the import of a library."""
     _State.pid = os.getpid()
-    try:
-        _State.notes_size = os.stat(_NOTES).st_size
-    except OSError:
-        pass  # nothing was noted so far
     if _MODE != "off" and (_THREADS_PUT in os.environ or (_THREADS in os.environ and not _same_cores())):
         try:
             part("threads").install()
@@ -186,7 +179,12 @@ def call_parts(function: str, *args: object) -> None:
 
 def at_exit() -> None:
     """Write the last notes, when the process ends. Not called if it is killed or calls `os._exit` itself."""
-    _note_failure(getattr(sys, "last_value", None))
+    error = getattr(sys, "last_value", None)
+    if error is not None:
+        try:
+            part("failure").note(error)
+        except Exception as problem:  # the `filename` of an exception may be of any type
+            note_problem("failure", problem)
     call_parts("note_unseeded")
     for name in list(_HOOKS):
         if name in sys.modules and name not in _imports:
@@ -326,28 +324,6 @@ def _wrap_entropy(plain: Any, name: str) -> Any:
     return wrapper
 
 
-def _wrap_exit(plain: Any) -> Any:
-    """`sys.exit` that notes the exception that a script is handling when it exits. It is not available later."""
-
-    def wrapper(status: object = None, /) -> Any:
-        if status not in (None, 0):
-            _note_failure(sys.exc_info()[1])
-        return plain(status)
-
-    wrapper.__name__ = wrapper.__qualname__ = "exit"
-    wrapper.__module__ = "sys"
-    wrapper.__doc__ = plain.__doc__
-    return wrapper
-
-
-def _note_failure(error: BaseException | None) -> None:
-    if error is not None:
-        try:
-            part("failure").add(error)
-        except Exception as problem:
-            note_problem("failure", problem)
-
-
 def _before_fork() -> None:
     _State.forks += 1
     try:
@@ -370,7 +346,6 @@ def _after_fork() -> None:
 _HOOKS: dict[str, tuple[Callable[[Any], object], ...]] = {
     "random": (_lazy_hook("random", "hook"),),
     "numpy.random.bit_generator": (_lazy_hook("numpy", "hook_bits"),),
-    "numpy.random._bit_generator": (_lazy_hook("numpy", "hook_bits"),),  # of NumPy 1.18
     "numpy.random.mtrand": (_lazy_hook("numpy", "hook_legacy"),),
     "uuid": (_lazy_hook("entropy", "hook_uuid"),),
     "torch": (_lazy_hook("torch", "hook"),),

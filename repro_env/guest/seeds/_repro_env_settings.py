@@ -63,12 +63,8 @@ def note_effective() -> None:
         return
     _State.is_noted = True
     # A rank that multiprocessing started belongs to the script that started it.
-    facts, script = dict(_facts()), bool(seeds._State.worker) or _is_script()
-    if not script:  # torchrun, accelerate launch: the notes of the processes that it started count
-        for name in _noted_names():
-            facts.pop(name, None)
-    if facts:
-        notes.note({"effective": facts, "rank": rank, "script": script})
+    script = bool(seeds._State.worker) or _is_script()
+    notes.note({"effective": dict(_facts()), "rank": rank, "script": script})
 
 
 def _program() -> str:
@@ -97,22 +93,6 @@ def _is_script() -> bool:
     installed = "/site-packages/" in file or "/dist-packages/" in file
     directories = (sys.prefix + "/bin/", sys.base_prefix + "/bin/", sys.base_prefix + "/lib/python")
     return bool(file) and not installed and not file.startswith(directories)
-
-
-def _noted_names() -> set[str]:
-    """The names of settings that other processes have noted since this process started."""
-    names: set[str] = set()
-    try:
-        with open(seeds._NOTES, "rb") as file:
-            file.seek(seeds._State.notes_size)
-            for line in file:
-                if line.startswith(b'{"effective"'):
-                    names.update(
-                        __import__("json").loads(line)["effective"]
-                    )  # imported only here: it takes as long as all other imports
-    except (OSError, ValueError):
-        pass
-    return names
 
 
 def _facts() -> Iterator[tuple[str, str]]:
@@ -227,21 +207,14 @@ def _read(getters: tuple[tuple[str, Callable[[Any], Any]], ...], module: Any) ->
 
 
 def _library_threads(_: Any) -> dict[str, str]:
-    """The number of threads of each loaded numeric library. If copies of a library differ, there is a setting for each file."""
+    """The number of threads of each loaded numeric library; several numbers if copies of a library differ."""
     libraries = _numeric_libraries()
-    counts: dict[str, list[tuple[str, int]]] = {}
+    counts: dict[str, set[int]] = {}
     for path in libraries.mapped_libraries():
         count_threads = libraries.find_thread_counter(path)
         if count_threads is not None:
-            name = libraries.name_of(path).partition(" ")[0]
-            counts.setdefault(name, []).append((os.path.basename(path), int(count_threads())))
-    values = {}
-    for name, files in counts.items():
-        if len({count for _, count in files}) == 1:
-            values[f"threads {name}"] = str(files[0][1])
-        else:
-            values.update({f"threads {name} ({file})": str(count) for file, count in files})
-    return values
+            counts.setdefault(libraries.name_of(path).partition(" ")[0], set()).add(int(count_threads()))
+    return {f"threads {name}": ", ".join(map(str, sorted(counts[name]))) for name in counts}
 
 
 def _numeric_libraries() -> Any:

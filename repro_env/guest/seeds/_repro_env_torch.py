@@ -1,4 +1,4 @@
-"""Seed PyTorch: its default generators, and other generators in `seed()`. An unseeded `torch.Generator` has a fixed seed."""
+"""Seed PyTorch's default generators. An unseeded `torch.Generator` has a fixed seed; its method `seed` cannot be replaced."""
 
 from __future__ import annotations
 
@@ -52,33 +52,6 @@ def hook(torch: Any) -> None:
         replace(name, (torch, torch.random))
     for name in ("manual_seed", "manual_seed_all", "seed", "seed_all"):
         replace(name, (torch.cuda, torch.cuda.random))
-    if hasattr(torch, "Generator"):
-        _hook_generator(torch.Generator)
-
-
-def _hook_generator(kind: Any) -> None:
-    """Replace `seed` of a compiled type. Its attributes cannot be set, so the function changes its dictionary of methods.
-
-    Raises `AttributeError` if the dictionary is not found in this version of Python or PyTorch.
-    """
-    from ctypes import py_object, pythonapi
-    from functools import wraps
-    from gc import get_referents
-
-    plain = kind.seed
-    methods = next((item for item in get_referents(kind.__dict__) if type(item) is dict and item.get("seed") is plain), None)
-    if methods is None:
-        raise AttributeError("torch.Generator.seed cannot be replaced: seeds from it come from the operating system")
-
-    @wraps(plain)
-    def seed(self: Any) -> int:
-        value = streams.stream("torch.Generator.seed", 64)
-        callers.note_generator("torch", "torch.Generator.seed() without a seed", *callers.user_line())
-        self.manual_seed(value)
-        return int(value)
-
-    methods["seed"] = seed  # keeps a reference to the old method, since the caches of the interpreter do not
-    pythonapi.PyType_Modified(py_object(kind))
 
 
 def _seed(torch: Any) -> None:

@@ -29,24 +29,13 @@ def _run_own_sitecustomize():
         import _frozen_importlib
         import _frozen_importlib_external
     except ImportError:
-        _run_with_imp()
-        return
+        return  # the interpreter is older than 3.5
     spec = _frozen_importlib_external.PathFinder.find_spec("sitecustomize", sys.path)
     if spec is None or spec.loader is None:
         return
     module = _frozen_importlib.module_from_spec(spec)
     sys.modules["sitecustomize"] = module
     spec.loader.exec_module(module)
-
-
-def _run_with_imp():
-    # type: () -> None
-    imp = __import__("imp")
-    try:
-        location = imp.find_module("sitecustomize", sys.path)
-    except ImportError:
-        return
-    imp.load_module("sitecustomize", *location)
 
 
 if os.environ.get("REPRO_ENV_SEED"):
