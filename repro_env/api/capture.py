@@ -30,7 +30,6 @@ from repro_env.sandbox import plan
 from repro_env.schema.progress import Tell
 from repro_env.schema.run import Mount
 from repro_env.schema.spec import Spec
-from repro_env.store import layerblobs
 from repro_env.store.specs.blobs import SpecBlobs
 from repro_env.store.store import Store
 
@@ -94,9 +93,6 @@ def capture(request: Request, *, store: Store, tell: Tell) -> CaptureResult:
     plan.check_mounts(spec, [Mount(kind="data", source=data.path, target=data.path) for data in spec.observed.data])
     bundle.packages(locked)
     locked.check_unchanged()
-    spec = replace(
-        spec, expected=replace(spec.expected, packed=layerblobs.recall_all(spec.expected.layers, output / "blobs", store.facts))
-    )
     by_digest = {wheel.wheel.sha256: wheel for wheel in locked.wheels}
     if problem := directory.write(output, spec, store, lambda wheel: wheels.facts_of(by_digest[wheel.sha256], store)):
         tell(f"no Dockerfile was written: {problem}; `repro-env rebuild` can still build the image")

@@ -19,7 +19,7 @@ import msgspec
 
 from repro_env.api import rebuild
 from repro_env.compare.environments.drift import check_drift, check_host, check_imports
-from repro_env.delivery.builder import consistency
+from repro_env.delivery.builder import layers
 from repro_env.io import package
 from repro_env.io.files import remove_tree, walk
 from repro_env.runs.execution import bytecode, imageprogram, streams
@@ -196,7 +196,7 @@ def _prepare_image(
     options: RunOptions, spec: Spec, spec_directory: Path, *, has_backend: bool, store: Store, tell: Tell
 ) -> Path | None:
     """Bring the image to where the runner uses it. Return its bytecode in the store, which a given backend does not need."""
-    consistency.check_platform(spec)
+    layers.check_platform(spec)
     if not rebuild.present(spec, spec_directory, store):
         tell.detail("the image is not on this machine yet; rebuilding it first")
         rebuild.rebuild(spec, spec_directory, store=store, dry_run=False, tell=tell)

@@ -6,20 +6,20 @@ referrers API of the registry; a user of the spec finds the image in `remote.jso
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
-from repro_env.api.pack import bring_artifact, bring_tree
+from repro_env.api.pack import collect
 from repro_env.api.send import notes
 from repro_env.compare.environments import code
-from repro_env.delivery.builder import consistency, outputbuild, remote
-from repro_env.delivery.builder.locations import Artifact, Finder
-from repro_env.delivery.builder.outputbuild import SentImage
+from repro_env.delivery.builder import layers, remote, sinks
 from repro_env.delivery.builder.remote import SPEC_TYPE, TITLE, Copy
-from repro_env.delivery.builder.trees import Trees
+from repro_env.delivery.builder.sinks import SentImage
+from repro_env.delivery.builder.sources import Sources
 from repro_env.delivery.documents import provenance, sbom
 from repro_env.delivery.targets.registry import RegistryOutput
 from repro_env.environment.secrets import bundles
@@ -33,7 +33,6 @@ from repro_env.schema.progress import Tell
 from repro_env.schema.spec import Spec
 from repro_env.store.filenames import hex_of
 from repro_env.store.specs import files as specfiles
-from repro_env.store.specs.blobs import SpecBlobs
 from repro_env.store.store import Store
 
 BYTES = "application/octet-stream"
@@ -76,27 +75,26 @@ def push(spec: Spec, directory: Path, to: Reference, *, frozen: bool = False, st
     `CaptureError` if a sent file has a secret, and `SourceError` if the code next to the spec differs from the captured
     code, unless `frozen`.
     """
-    consistency.check_platform(spec)
+    layers.check_platform(spec)
     code.check_unchanged(spec, directory, frozen=frozen, store=store)
     bundles.check_files(directory)
     for note in notes(spec):
         tell(note)
-    copies = [copy.repository for copy in remote.read(directory).copies if copy.repository.startswith(f"{to.host}/")]
-    others = [repository.partition("/")[2] for repository in copies]
-    with Registry(to.host) as registry:
+    with Registry(to.host) as registry, closing(RegistryOutput(to)) as output:
         tag = registry.head(to.repository, to.tag)
-        image = outputbuild.pack(spec, directory, store, RegistryOutput(to, others=others), tell=tell)
+        image = sinks.send(spec, directory, store, output, tell=tell)
         subject = image.image.manifest_blob
-        attached = referrers.list_referrers(registry, to.repository, subject.digest)
-        sending = _Sending(registry, to.repository, others)
-        files = {**_files(spec, directory, image, sending), **_blobs(spec, directory, image, sending, store=store, tell=tell)}
-        layers = {
+        sending = _Sending(registry, to.repository)
+        files = {
+            **_files(spec, directory, image, sending),
+            **_blobs(spec, directory, image, sending, store=store, tell=tell),
+        }
+        described = {
             name: Descriptor(blob.media_type, blob.digest, blob.size, None, {TITLE: name}) for name, blob in sorted(files.items())
         }
-        artifact = referrers.attach(registry, to.repository, subject, SPEC_TYPE, list(layers.values()))
-        for name in sorted(SEPARATE & layers.keys()):
-            referrers.attach(registry, to.repository, subject, layers[name].media_type, [layers[name]])
-        changed = tag != subject.digest or attached != referrers.list_referrers(registry, to.repository, subject.digest)
+        artifact = referrers.attach(registry, to.repository, subject, SPEC_TYPE, list(described.values()))
+        for name in sorted(SEPARATE & files.keys()):
+            referrers.attach(registry, to.repository, subject, files[name].media_type, [described[name]])
     copy = Copy(repository=to.name, image=subject.digest, spec=artifact.digest)
     try:
         remote.add(directory, copy)
@@ -112,30 +110,22 @@ def push(spec: Spec, directory: Path, to: Reference, *, frozen: bool = False, st
         spec_digest=spec.digest,
         sent=sum(layer.blob.size for layer in image.layers if layer.diff_id in image.made) + sending.size,
         blobs=len(image.made) + sending.blobs,
-        changed=changed or bool(image.made) or bool(sending.blobs),
+        changed=tag != subject.digest or bool(image.made) or bool(sending.blobs),
     )
 
 
 class _Sending:
     """Send blobs that the registry lacks, and count them."""
 
-    def __init__(self, registry: Registry, repository: str, others: Sequence[str]) -> None:
-        """`others`: repositories of this registry that may have the blobs."""
+    def __init__(self, registry: Registry, repository: str) -> None:
         self._registry = registry
         self._repository = repository
-        self._others = [other for other in others if other != repository]
         self.size = 0
         self.blobs = 0
 
-    def data(self, data: bytes, media_type: str) -> Blob:
-        return self._send(blob_of(data, media_type), lambda: iter((data,)))
-
-    def file(self, path: Path, digest: str, media_type: str) -> Blob:
-        return self._send(Blob(media_type=media_type, digest=digest, size=path.stat().st_size), lambda: chunks_of(path))
-
-    def _send(self, blob: Blob, chunks: Callable[[], Iterator[bytes]]) -> Blob:
-        exists = self._registry.has(self._repository, blob.digest, blob.size)
-        if not exists and not any(self._registry.mount(self._repository, blob.digest, other) for other in self._others):
+    def send(self, blob: Blob, chunks: Callable[[], Iterator[bytes]]) -> Blob:
+        """Raises `ArtifactError` if the bytes are another blob."""
+        if not self._registry.has(self._repository, blob.digest, blob.size):
             self._registry.upload(self._repository, chunks, blob)
             self.size += blob.size
             self.blobs += 1
@@ -150,34 +140,21 @@ def _files(spec: Spec, directory: Path, image: SentImage, sending: _Sending) -> 
         if name != specfiles.REMOTE
     }
     files[PROVENANCE] = provenance.render(spec, image.image)
-    return {name: sending.data(data, TYPES.get(name, TEXT)) for name, data in files.items()}
+    return {
+        name: sending.send(blob_of(data, TYPES.get(name, TEXT)), lambda data=data: iter((data,)))  # type: ignore[misc]
+        for name, data in files.items()
+    }
 
 
 def _blobs(spec: Spec, directory: Path, image: SentImage, sending: _Sending, *, store: Store, tell: Tell) -> dict[str, Blob]:
     """Send the blobs that the spec bundles; return them by path. Trees that are layers of the image were sent with it."""
-    trees = Trees(spec, directory, store)
-    finder = Finder(spec, directory, store, trees.blob_sources)
-    spec_blobs = SpecBlobs(directory / specfiles.BLOBS)
-    layers = {layer.diff_id: layer.blob for layer in image.layers}
-    blobs: dict[str, Blob] = {}
-    with closing(finder), closing(trees.blob_sources):
-        for what, tree in trees.named():
-            if tree.sha256 in layers:
-                blobs[f"{specfiles.BLOBS}/{hex_of(tree.sha256)}.gz"] = layers[tree.sha256]
-                continue
-            path = bring_tree(trees, what, tree, tell)
-            if path is None:
-                continue
-            if not spec_blobs.has(tree.sha256, store.facts):
-                if trees.blob_sources.offer(tree.sha256) is None:
-                    list(spec_blobs.chunks(tree.sha256, tree.size))  # raises an error that names the problem
-                trees.bring(what, tree, again=True)
-            blobs[f"{specfiles.BLOBS}/{path.name}"] = sending.file(path, f"sha256:{sha256_of(path)}", GZIP)
-        artifacts: tuple[Artifact, ...] = (*spec.identity.packages, *spec.identity.distributions)
-        for artifact in (artifact for artifact in artifacts if artifact.sha256 in spec.carried):
-            path = bring_artifact(artifact, finder)
-            if path.suffix == ".gz":
-                blobs[f"{specfiles.BLOBS}/{path.name}"] = sending.file(path, f"sha256:{sha256_of(path)}", GZIP)
-            else:
-                blobs[f"{specfiles.BLOBS}/{hex_of(artifact.sha256)}"] = sending.file(path, artifact.sha256, BYTES)
+    trees = {tree.sha256 for tree in layers.named_trees(spec).values()}
+    packed = {layer.diff_id: layer.blob for layer in image.layers if layer.diff_id in trees}
+    blobs = {f"{specfiles.BLOBS}/{hex_of(digest)}.gz": blob for digest, blob in packed.items()}
+    with Sources(spec, directory, store) as sources:
+        files = collect(sources, spec, everything=False, without=packed, tell=tell)
+    for name, path in files.items():
+        media_type = GZIP if name.endswith(".gz") else BYTES
+        blob = Blob(media_type=media_type, digest=f"sha256:{sha256_of(path)}", size=path.stat().st_size)
+        blobs[f"{specfiles.BLOBS}/{name}"] = sending.send(blob, partial(chunks_of, path))
     return blobs

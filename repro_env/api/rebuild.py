@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from repro_env.delivery.builder import consistency
+from repro_env.delivery.builder import layers
+from repro_env.io.files import free
 from repro_env.oci import config
-from repro_env.schema.errors import BuildError
+from repro_env.schema.errors import DiskError
 from repro_env.schema.progress import Tell
 from repro_env.schema.spec import Spec
 from repro_env.store.specs.blobs import SpecBlobs
 from repro_env.store.store import Store
 
 if TYPE_CHECKING:
-    from repro_env.delivery.builder.plan import Plan
+    from repro_env.delivery.builder.build import Plan
 
 
 class Rebuilt(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,26 +39,27 @@ def rebuild(spec: Spec, directory: Path, *, store: Store, dry_run: bool, tell: T
     `directory` is the spec's directory. With `dry_run`, only ask the servers whether they have the files that a rebuild
     downloads, and change nothing. Raises `PlatformError`, `ArtifactError`, `NetworkError`, `DiskError`, `BuildError`.
     """
-    consistency.check_platform(spec)
-    layers = tuple(layer.diff_id for layer in spec.expected.layers)
-    done = Rebuilt(image_id=spec.expected.image_id, spec_digest=spec.digest, layers=layers, plan=None)
+    layers.check_platform(spec)
+    diff_ids = tuple(layer.diff_id for layer in spec.expected.layers)
+    done = Rebuilt(image_id=spec.expected.image_id, spec_digest=spec.digest, layers=diff_ids, plan=None)
     if present(spec, directory, store):
         return done
-    from repro_env.delivery.builder import diskspace
-    from repro_env.delivery.builder.storebuild import StoreBuild
+    from repro_env.delivery.builder.build import Build
+    from repro_env.delivery.builder.sinks import StoreSink
 
-    build = StoreBuild(spec, directory, store)
+    build = Build(spec, directory, store, StoreSink(store), source="tree")
     plan = build.plan(ask=dry_run)
-    tell(_announcement(plan, store))
-    diskspace.check_free_space(store.root, plan.write, plan.files)
+    tell(f"rebuilding: {_size(plan.fetch)} to download, {_size(plan.write)} to write and keep in {store.root}")
+    needed, available = plan.fetch + plan.write, free(store.root)[0]
+    if needed > available:
+        hint = "free some disk space there, or set REPRO_ENV_STORE to a directory on another disk"
+        what = f"the build needs {needed:,} bytes, but the disk has only {available:,} free"
+        raise DiskError(what, where=str(store.root), hint=hint)
     if dry_run:
         return msgspec.structs.replace(done, plan=plan)
-    for item in plan.items:
-        if item.origin == "nowhere":
-            tell(f"note: the captured {item.what} is not next to the spec; runs can use a live directory")
-    built = build.build(tell)
-    _keep(spec, store)
-    return msgspec.structs.replace(done, plan=plan, fetched=built.fetched, written=built.written)
+    build.run(plan, tell, "rebuilding")
+    store.images.put(config.config(spec.identity, diff_ids))  # its digest is the image ID, which was checked before
+    return msgspec.structs.replace(done, plan=plan, fetched=build.sources.fetched, written=build.written)
 
 
 def present(spec: Spec, directory: Path, store: Store) -> bool:
@@ -77,27 +78,6 @@ def present(spec: Spec, directory: Path, store: Store) -> bool:
     if source is None or store.layers.path(source.tree.sha256) is not None:
         return True
     return SpecBlobs(directory / "blobs").path(source.tree.sha256) is None
-
-
-def _keep(spec: Spec, store: Store) -> None:
-    """Add the image to the store. Raises `BuildError` if its layers give another image ID."""
-    data = config.config(spec.identity, [layer.diff_id for layer in spec.expected.layers])
-    image_id = "sha256:" + hashlib.sha256(data).hexdigest()
-    if image_id != spec.expected.image_id:
-        raise BuildError(
-            f"the image is {image_id}, not the expected {spec.expected.image_id}",
-            where="expected",
-            hint="the spec was edited or damaged; restore it or capture again",
-        )
-    store.images.put(data)
-
-
-def _announcement(plan: Plan, store: Store) -> str:
-    least = "" if plan.exact else "at least "
-    return (
-        f"rebuilding: {_size(plan.fetch)} to download, {least}{_size(plan.write)} in {plan.files:,} files to write "
-        f"and keep in {store.root}"
-    )
 
 
 def _size(count: int) -> str:

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 import msgspec
 
 from repro_env.compare.environments import code
-from repro_env.delivery.builder.plan import Plan
+from repro_env.delivery.builder.build import Plan
 from repro_env.delivery.targets import argument
 from repro_env.delivery.targets.argument import Target
 from repro_env.environment.secrets import bundles
@@ -65,7 +65,7 @@ def send(
 
     `source`: add the captured code as the last layer; with `frozen` even if the code next to the spec differs. `user`: `UID` or
     `UID:GID` that the image starts as, default root. `dry_run`:
-    change nothing. Raises `UsageError`, `SourceError`, and as `delivery.builder.outputbuild.pack` and the outputs do.
+    change nothing. Raises `UsageError`, `SourceError`, and as `delivery.builder.sinks.send` and the outputs do.
     """
     done = Delivery(
         image_id=spec.expected.image_id,
@@ -88,15 +88,16 @@ def send(
     if not source:
         for note in notes(spec):
             tell(note)
-    from repro_env.delivery.builder.outputbuild import OutputBuild  # slow to import
+    from repro_env.delivery.builder import build, sinks  # slow to import
 
-    with argument.open_output(target, spec, directory, store, here=here, dry_run=dry_run) as output:
-        build = OutputBuild(spec, directory, store, output, source=source, user=user or "", local=target.local)
+    with argument.open_output(target, spec, store, here=here) as output:
         if dry_run:
-            return msgspec.structs.replace(done, plan=build.plan(ask=True))
-        sent = build.run(tell)
+            sink = sinks.OutputSink(output, spec, directory, store)
+            planned = build.Build(spec, directory, store, sink, source="layer" if source else None)
+            return msgspec.structs.replace(done, plan=planned.plan(ask=True))
+        sent = sinks.send(spec, directory, store, output, tell=tell, source=source, user=user or "")
     if not sent.made:
-        tell(f"nothing to send: the output already has all {len(sent.layers)} layers ({_CHECKED[target.kind]})")
+        tell(f"nothing to send: the output already has all {len(sent.layers)} layers")
     return msgspec.structs.replace(
         done,
         image_id=sent.image_id,
@@ -147,11 +148,3 @@ def _is_user(text: str) -> bool:
     """Whether the user in an image config passes the check of Kubernetes that it is not root (`runAsNonRoot`)."""
     match = re.fullmatch(r"([1-9][0-9]{0,9})(?::([0-9]{1,10}))?", text)
     return match is not None and all(int(number) < _NO_USER for number in match.groups("0"))
-
-
-_CHECKED = {
-    "oci": "each file is unchanged since it was hashed, or was hashed again",
-    "docker": "according to the engine",
-    "registry": "according to the registry",
-}
-"""How the layers in an output were checked."""

@@ -14,7 +14,7 @@ from repro_env.schema.errors import UsageError
 
 if TYPE_CHECKING:
     from repro_env.api.send import Delivery
-    from repro_env.delivery.builder.plan import Plan
+    from repro_env.delivery.builder.build import Plan
 
 
 _HELP = """\

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from repro_env.delivery.builder.outputjob import move_below_path
+from repro_env.delivery.builder.content import SourceTree
 from repro_env.oci import config, layer
 from repro_env.oci import manifest as manifests
 from repro_env.oci.inflate import gunzip
@@ -156,9 +156,7 @@ def _compare(read: config.ImageConfig, data: bytes, spec: Spec, directory: Path)
             content = ", ".join(own.holds) or own.kind
             yield Mismatch(what=f"layer {number}", why=f"is {diff_id}, but the spec expects {own.diff_id} ({content})")
     source = spec.observed.source if len(read.diff_ids) > len(expected) else None
-    if source is not None and read.diff_ids[-1] != layer.diff_id(
-        move_below_path(SpecBlobs(directory / "blobs").tree(source.tree), source.path)
-    ):
+    if source is not None and read.diff_ids[-1] != layer.diff_id(SourceTree(SpecBlobs(directory / "blobs"), source).members()):
         yield Mismatch(what="the last layer", why="is neither one of the spec's layers nor its source")
     # `repro-env rebuild` chooses the user that the image starts as, so it is not compared.
     wanted = config.config(spec.identity, read.diff_ids, source=source, user=read.settings.user or "")

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from repro_env.oci.manifest import Image
-from repro_env.schema.image import Blob
+from repro_env.schema.image import Blob, Packed
 
 
 class Output(Protocol):
-    """A destination: takes the blobs of one image in any order, then the image.
+    """A destination: takes the layers of one image in any order and from several threads, then the image."""
 
-    `has` and `take` are called in several forked worker processes at the same time, `finish` once in the process that
-    created the output. So everything that they share is on disk or on the server.
-    """
-
-    def has(self, blob: Blob) -> bool:
-        """Return whether the destination has this blob, complete and checked, or can get it without an upload."""
+    def has(self, layer: Packed) -> bool:
+        """Return whether the destination has this layer, complete and checked."""
         ...
 
-    def take(self, chunks: Iterable[bytes], known: Blob | None) -> Blob:
-        """Store a gzip layer and return its descriptor. With `known`, the layer is stored only if it is that blob.
+    def take(self, chunks: Callable[[], Iterator[bytes]]) -> Blob:
+        """Store a gzip layer and return its descriptor. `chunks` returns its bytes, again with each call.
 
-        If `chunks` is not an iterator, it may be iterated again and gives the same bytes.
-        Raises `ArtifactError` if the bytes are not `known`, `DiskError` and `NetworkError`. An exception of `chunks`
-        is passed on. In all these cases nothing of the layer is stored.
+        Raises `DiskError` and `NetworkError`. An exception of `chunks` is passed on. Then nothing of the layer is stored.
         """
         ...
 

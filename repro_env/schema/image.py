@@ -67,5 +67,3 @@ class Expected(Frozen, frozen=True, kw_only=True):
     layers: tuple[Layer, ...]
     """From the lowest to the highest."""
     image_id: Digest
-    packed: tuple[Packed, ...] = ()
-    """The layers that already existed in compressed form, in the order of `layers`. Not part of any identity."""

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import pytest
 
 from repro_env.api.rebuild import rebuild
-from repro_env.delivery.builder.outputbuild import pack
+from repro_env.delivery.builder.sinks import send
 from repro_env.delivery.targets.ocilayout import Oci
 from repro_env.schema.errors import ArtifactError, BuildError
 from repro_env.schema.progress import Silent
@@ -49,7 +49,7 @@ def store(tmp_path: Path) -> Store:
 def sent(spec: Spec, tmp_path: Path, store: Store, name: str) -> dict[str, str]:
     """`rebuild --output oci:`; every file's name and digest."""
     directory = tmp_path / name
-    pack(spec, tmp_path / "repro", store, Oci(directory, "", store.boot), tell=Silent())
+    send(spec, tmp_path / "repro", store, Oci(directory, ""), tell=Silent())
     found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in (directory / "blobs/sha256").iterdir()}
     assert all(name == digest for name, digest in found.items())
     return found

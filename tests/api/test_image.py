@@ -17,7 +17,7 @@ import zstandard
 
 from repro_env.api.image import Verified, verify_image
 from repro_env.compare.image import Report
-from repro_env.delivery.builder.outputbuild import OutputBuild
+from repro_env.delivery.builder.sinks import send
 from repro_env.delivery.targets.ocilayout import Oci
 from repro_env.schema import codec
 from repro_env.schema.errors import ArtifactError, UsageError
@@ -41,8 +41,8 @@ class Made(msgspec.Struct, frozen=True):
         return report
 
     def send(self, to: Path, *, source: bool = False, user: str = "") -> Path:
-        with closing(Oci(to, "latest", self.store.boot)) as output:
-            OutputBuild(self.spec, self.directory, self.store, output, source=source, user=user).run(Silent())
+        with closing(Oci(to, "latest")) as output:
+            send(self.spec, self.directory, self.store, output, source=source, user=user, tell=Silent())
         return to
 
     def layered(self, to: Path, *, source: bool = False) -> Layered:

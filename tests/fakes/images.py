@@ -19,7 +19,7 @@ from repro_env.oci.config import LABEL
 from repro_env.oci.entry import Entry, Member, sort_with_parents
 from repro_env.oci.gzipencoder import stitch_layer
 from repro_env.oci.manifest import Image, blob_of
-from repro_env.schema.image import GZIP, INDEX
+from repro_env.schema.image import GZIP, INDEX, Packed
 from repro_env.store.packages.wheelfile import WheelContents, open_facts
 from tests.fakes import wheels
 from tests.fakes.specs import ARCHITECTURE
@@ -50,6 +50,11 @@ class Layered(msgspec.Struct, frozen=True):
     @property
     def image(self) -> Image:
         return Image(self.config, tuple(blob_of(data, GZIP) for data in self.layers))
+
+    @property
+    def packed(self) -> list[Packed]:
+        diff_ids = [blob_of(gzip.decompress(data), GZIP).digest for data in self.layers]
+        return [Packed(diff_id=diff_id, blob=blob_of(data, GZIP)) for diff_id, data in zip(diff_ids, self.layers, strict=True)]
 
     @property
     def image_id(self) -> str:

@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 from repro_env.api.rebuild import rebuild
-from repro_env.delivery.builder.outputbuild import pack
+from repro_env.delivery.builder.sinks import send
 from repro_env.delivery.targets.ocilayout import Oci
 from repro_env.environment import assembly
 from repro_env.schema import codec
@@ -115,7 +115,7 @@ class Stranger:
         if way == "store":
             rebuild(self.spec, self.directory, store=store, dry_run=False, tell=Silent())
         else:
-            pack(self.spec, self.directory, store, Oci(self.out, "", store.boot), tell=Silent())
+            send(self.spec, self.directory, store, Oci(self.out, ""), tell=Silent())
 
     def refused(self, way: str, words: str) -> ReproEnvError:
         """The image is not made: one sentence says why, and nothing is written outside."""

@@ -96,12 +96,13 @@ class SharedParts:
 
     def _check_rebuild(self, found: Found) -> Answer:
         """Check that everything that a rebuild needs is available."""
-        from repro_env.delivery.builder import consistency
-        from repro_env.delivery.builder.storebuild import StoreBuild
+        from repro_env.delivery.builder.build import Build
+        from repro_env.delivery.builder.layers import check_platform
+        from repro_env.delivery.builder.sinks import StoreSink
 
         try:
-            consistency.check_platform(found.spec)
-            StoreBuild(found.spec, found.directory, self._store).plan(ask=self._ask)
+            check_platform(found.spec)
+            Build(found.spec, found.directory, self._store, StoreSink(self._store)).plan(ask=self._ask)
         except (PlatformError, NetworkError) as error:
             return "unknown", f"it is not in the store, and it could not be checked whether it can be rebuilt: {error}"
         except ReproEnvError as error:
@@ -159,20 +160,18 @@ class SharedParts:
         return self._histories[root, never].find(fact.digest, likely=likely, before=start_time(run)) is not None
 
     def _check_pushed(self, fact: SourceFact, found: Found, where: str) -> Answer:
-        from repro_env.delivery.builder.trees import Trees
+        from repro_env.delivery.builder.sources import Sources
 
         source = found.spec.observed.source
         if source is None or source.tree.sha256 != fact.digest:
             return "gone", f"it is not in {where}"
         if not self._ask:
             return "unknown", f"it is not in {where}; it may be where the spec was pushed (--ask checks that)"
-        trees = Trees(found.spec, found.directory, self._store)
         try:
-            is_available = trees.item("source", source.tree, ask=True).origin != "nowhere"
+            with Sources(found.spec, found.directory, self._store) as sources:
+                is_available = sources.peek_tree("source", source.tree, ask=True).origin != "nowhere"
         except ReproEnvError as error:
             return "unknown", f"it is not in {where}; the place where the spec was pushed could not be checked: {error}"
-        finally:
-            trees.blob_sources.close()
         return None if is_available else ("gone", f"it is not in {where}, and not where the spec was pushed")
 
     def _check_recipe(self, key: tuple[str, str, SourceFact], run: Run) -> Answer:  # noqa: ARG002

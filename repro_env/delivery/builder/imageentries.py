@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from repro_env.delivery.builder import condapackages
+from repro_env.delivery.builder.content import recall_package
+from repro_env.delivery.builder.layers import HINT
 from repro_env.io.files import walk
 from repro_env.oci import conda as linking
 from repro_env.oci import config, wheellayers
@@ -19,7 +20,6 @@ from repro_env.store.packages.wheelfile import open_facts, recall_facts
 from repro_env.store.specs.blobs import SpecBlobs
 from repro_env.store.store import Store
 
-_HINT = "the spec was edited or damaged; restore it or capture again"
 _REBUILD = "run `repro-env rebuild`, which fetches what is missing, or capture again"
 
 
@@ -43,7 +43,7 @@ def entries(spec: Spec, directory: Path, store: Store, facts_of: FactsOf | None 
         groups = wheellayers.layers(installed)
         expected = [layer.holds for layer in spec.expected.layers if layer.kind == kind]
         if [tuple(f"{name}=={versions[name]}" for name in group.names) for group in groups] != expected:
-            raise BuildError("the expected layers do not hold the artifacts of the identity", where="expected", hint=_HINT)
+            raise BuildError("the expected layers do not hold the artifacts of the identity", where="expected", hint=HINT)
         layers += [group.entries for group in groups]
     if identity.overlay is not None:
         layers.append(_tree(identity.overlay, directory, store))
@@ -54,7 +54,7 @@ def entries(spec: Spec, directory: Path, store: Store, facts_of: FactsOf | None 
 def _packages(spec: Spec, store: Store) -> dict[str, rule.Installed]:
     installed = {}
     for package in spec.identity.packages:
-        facts = condapackages.recall_facts(package, spec.identity.layout, store)
+        facts = recall_package(package, spec.identity.layout, store)
         if facts is None:
             raise ArtifactError("the facts of the package are not in the store", where=package.filename, hint=_REBUILD)
         installed[package.key] = linking.canonical(facts, spec.identity.layout)

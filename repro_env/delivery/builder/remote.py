@@ -1,6 +1,7 @@
 """Where a spec was pushed to (`remote.json` next to it), and fetching from there what is missing here.
 
-The file names manifests by digest, so a moved tag changes nothing. It holds no credentials.
+The file names manifests by digest, so a moved tag changes nothing. It holds no credentials. A fetched blob is checked
+completely and stored in the spec's `blobs/`, as if the capture had written it.
 """
 
 from __future__ import annotations
@@ -10,18 +11,16 @@ from pathlib import Path
 from threading import Lock
 from typing import Literal
 
-from repro_env.delivery.builder.blobsource import Offer
-from repro_env.delivery.builder.plan import Origin
+import msgspec
+
 from repro_env.io.files import atomic_write, read_regular
 from repro_env.oci.config import ImageConfig
-from repro_env.oci.manifest import Index, Manifest, parse
+from repro_env.oci.manifest import Descriptor, Manifest, parse
 from repro_env.registry import reference
 from repro_env.registry.client import Registry
-from repro_env.registry.reference import Reference
 from repro_env.schema import codec
 from repro_env.schema.codec import Frozen
-from repro_env.schema.errors import ArtifactError, NetworkError, SpecError, UsageError
-from repro_env.schema.image import Blob
+from repro_env.schema.errors import ArtifactError, NetworkError, ReproEnvError, SpecError, UsageError
 from repro_env.schema.text import Digest, Line
 from repro_env.store.specs import files
 from repro_env.store.specs.blobs import SpecBlobs
@@ -31,9 +30,11 @@ TITLE = "org.opencontainers.image.title"
 """Annotation of a file in an artifact: its path in the spec's directory (OCI image spec, annotations.md)."""
 SPEC_TYPE = "application/vnd.repro-env.spec.v1+json"
 """Type of the artifact that refers to an image and holds the files of its spec's directory."""
-_ORIGIN: Origin = "registry"
+HINT = (
+    "get it once from where the spec was published (`repro-env rebuild FILE|REF`), commit the remote.json that "
+    "`repro-env push` writes, or copy the blobs/ directory of the capture next to the spec"
+)
 _GZIP = (".tar+gzip", ".tar.gzip")
-_HINT = "push again from where the spec's blobs are, or copy its blobs/ directory next to the spec"
 
 
 class Copy(Frozen, frozen=True, kw_only=True):
@@ -68,109 +69,128 @@ def read(directory: Path) -> Remote:
     return codec.decode(data, Remote, where=str(path))
 
 
-def add(directory: Path, copy: Copy) -> bool:
-    """Record a copy in `remote.json`, replacing an earlier one in its repository. Returns False if it is there already."""
+def add(directory: Path, copy: Copy) -> None:
+    """Record a copy in `remote.json`, replacing an earlier one in its repository."""
     recorded = read(directory).copies
-    copies = tuple(
-        sorted((copy, *(other for other in recorded if other.repository != copy.repository)), key=lambda copy: copy.repository)
-    )
-    if copies == recorded:
-        return False
-    atomic_write(directory / files.REMOTE, codec.pretty(Remote(copies=copies)))
-    return True
+    copies = [copy, *(other for other in recorded if other.repository != copy.repository)]
+    remote = Remote(copies=tuple(sorted(copies, key=lambda copy: copy.repository)))
+    if remote.copies != recorded:
+        atomic_write(directory / files.REMOTE, codec.pretty(remote))
 
 
-_Blob = tuple[Blob, bool]
-"""The descriptor of a blob, and whether it is gzip."""
+class Offer(msgspec.Struct, frozen=True):
+    """A blob in a registry."""
+
+    registry: Registry
+    repository: str
+    digest: str
+    size: int
+    """Size of the download in bytes."""
+    is_gzip: bool
+
+    @property
+    def where(self) -> str:
+        return self.registry.where(self.repository, self.digest)
 
 
-class RegistryCopy:
-    """One copy as a `blobsource.BlobSource`. Its manifests are read when something is missing, not before."""
+class Copies:
+    """The copies of a spec. Their manifests are read when something is missing, not before. Safe to use from several threads."""
 
-    def __init__(self, copy: Copy) -> None:
-        """Raises `SpecError` for an invalid repository name."""
-        self._copy = copy
-        try:
-            self._ref: Reference = reference.parse(f"{copy.repository}@{copy.image}")
-        except UsageError as error:
-            raise SpecError(error.what, where=f"{files.REMOTE}: {copy.repository}", hint="delete it and push again") from None
-        self._registry = Registry(self._ref.host)
+    def __init__(self, directory: Path, received: Callable[[int], None]) -> None:
+        """`received` is called with the number of downloaded bytes. Raises `SpecError` if `remote.json` is invalid."""
+        self._copies = read(directory).copies
+        self._received = received
         self._lock = Lock()
-        self._by_digest: dict[str, _Blob] | None = None
-        self._failure: ArtifactError | NetworkError | None = None
-        self._stopped = False
-        self.fetched = 0
-        self.layers = True
+        self._offers: dict[str, list[Offer]] | None = None
+        """The blobs of all copies, by the digest of their uncompressed content."""
+        self.failures: list[ReproEnvError] = []
+        """The errors so far."""
+
+    @property
+    def exist(self) -> bool:
+        return bool(self._copies)
 
     def offer(self, digest: str) -> Offer | None:
-        blob = self._blobs().get(digest)
-        if blob is not None:
-            return Offer(_ORIGIN, f"{self._ref.name}@{blob[0].digest}", blob[0].size)
-        if self._failure is not None:
-            raise self._failure
-        return None
+        """Return where there is a tree or layer with this diff ID, or a wheel with this sha256; None if it is nowhere."""
+        return next(iter(self._all().get(digest, ())), None)
 
     def fetch(self, digest: str, blobs: SpecBlobs, *, size: int | None) -> int:
-        blob, is_gzip = self._blobs()[digest]
-        where = f"{self._ref.name}@{blob.digest}"
-        return blobs.restore(digest, self._bytes(blob, where), is_gzip=is_gzip, size=size, where=where)
+        """Store the checked blob among the spec's blobs, from the first copy that has it. Returns its uncompressed size.
 
-    def stop(self) -> None:
-        self._stopped = True
+        The size must be `size` unless that is None. Raises `NetworkError`, `ArtifactError` for wrong bytes, `DiskError`.
+        """
+        problem: ReproEnvError = ArtifactError("the blob was not found in any registry", where=digest, hint=HINT)
+        for offer in self._all().get(digest, ()):
+            try:
+                return blobs.restore(digest, self._bytes(offer), is_gzip=offer.is_gzip, size=size, where=offer.where)
+            except (ArtifactError, NetworkError) as error:  # noqa: PERF203 the next copy may have it
+                self._failed(error)
+                problem = error
+        raise problem
+
+    def explain(self, error: ReproEnvError) -> ReproEnvError:
+        """Return the error of a search with the errors of the registries added."""
+        if not self.failures:
+            return error
+        texts = "; ".join(str(failure) for failure in self.failures)
+        is_network = all(isinstance(failure, NetworkError) for failure in self.failures)
+        kind = NetworkError if is_network and isinstance(error, ArtifactError) else type(error)
+        return kind(f"{error.what}; {texts}", where=error.where, hint=self.failures[0].hint or error.hint)
 
     def close(self) -> None:
-        self._registry.close()
+        """Close connections; the next request opens new ones."""
+        for registry in {offer.registry for offers in (self._offers or {}).values() for offer in offers}:
+            registry.close()
 
-    def _bytes(self, blob: Blob, where: str) -> Iterator[bytes]:
-        for chunk in self._registry.blob(self._ref.repository, blob.digest, blob.size):
-            if self._stopped:
-                raise NetworkError(
-                    "the download was stopped", where=where, hint="try again: complete files are not downloaded again"
-                )
-            with self._lock:
-                self.fetched += len(chunk)
+    def _bytes(self, offer: Offer) -> Iterator[bytes]:
+        for chunk in offer.registry.blob(offer.repository, offer.digest, offer.size):
+            self._received(len(chunk))
             yield chunk
 
-    def _blobs(self) -> dict[str, _Blob]:
-        """Return the blobs of the image and of its artifact, by the digest of their uncompressed content.
+    def _failed(self, error: ReproEnvError) -> None:
+        if str(error) not in map(str, self.failures):
+            self.failures.append(error)
 
-        If only one of the two is still in the registry, its blobs are used.
-        """
+    def _all(self) -> dict[str, list[Offer]]:
         with self._lock:
-            if self._by_digest is None:
-                image, spec = self._read_blobs(self._copy.image, self._layers), self._read_blobs(self._copy.spec, self._files)
-                self._by_digest = {**image, **spec}
-            return self._by_digest
+            if self._offers is None:
+                self._offers = {}
+                for copy in self._copies:
+                    self._add(copy, self._offers)
+            return self._offers
 
-    def _read_blobs(self, digest: str, blobs: Callable[[Manifest], Iterator[tuple[str, _Blob]]]) -> dict[str, _Blob]:
-        """Return the blobs of a manifest; none, and keep the error, if the manifest cannot be read."""
+    def _add(self, copy: Copy, offers: dict[str, list[Offer]]) -> None:
+        """Add the blobs of an image and of its artifact. If only one of the two can be read, its blobs are used."""
         try:
-            return dict(blobs(self._manifest(digest)))
-        except (ArtifactError, NetworkError) as error:
-            self._failure = error
-            return {}
+            ref = reference.parse(copy.repository)
+        except UsageError as error:
+            raise SpecError(error.what, where=f"{files.REMOTE}: {copy.repository}", hint="delete it and push again") from None
+        registry = Registry(ref.host)
+        for digest, blobs_of in ((copy.image, _layers), (copy.spec, _files)):
+            try:
+                data, media_type, _ = registry.manifest(ref.repository, digest)
+                manifest = parse(data, media_type, where=registry.where(ref.repository, digest))
+                for content, blob, is_gzip in blobs_of(manifest, registry, ref.repository):
+                    offer = Offer(registry, ref.repository, blob.digest, blob.size, is_gzip)
+                    offers.setdefault(content, []).append(offer)
+            except (ArtifactError, NetworkError, SpecError) as error:  # noqa: PERF203 the other manifest may be there
+                self._failed(error if not isinstance(error, SpecError) else ArtifactError(error.what, where=error.where))
 
-    def _manifest(self, digest: str) -> Manifest:
-        data, media_type, _ = self._registry.manifest(self._ref.repository, digest)
-        manifest = parse(data, media_type, where=self._registry.where(self._ref.repository, digest))
-        if isinstance(manifest, Index):
-            raise ArtifactError("the manifest is an index, not an image", where=f"{self._ref.name}@{digest}", hint=_HINT)
-        return manifest
 
-    def _layers(self, image: Manifest) -> Iterator[tuple[str, _Blob]]:
-        where = f"{self._ref.name}@{self._copy.image}"
-        try:
-            config = codec.decode(self._registry.small(self._ref.repository, image.config), ImageConfig, where=where)
-        except SpecError as error:
-            raise ArtifactError(error.what, where=where, hint=_HINT) from None
-        if len(config.diff_ids) != len(image.layers):
-            raise ArtifactError("the config of the image does not match its layers", where=where, hint=_HINT)
-        for diff_id, layer in zip(config.diff_ids, image.layers, strict=True):
+_Contents = Iterator[tuple[str, Descriptor, bool]]
+"""The digest of the uncompressed content of each blob, the blob, and whether it is gzip."""
+
+
+def _layers(image: object, registry: Registry, repository: str) -> _Contents:
+    if isinstance(image, Manifest):
+        config = codec.decode(registry.small(repository, image.config), ImageConfig, where=f"{registry.host}/{repository}")
+        for diff_id, layer in zip(config.diff_ids, image.layers, strict=False):
             if layer.media_type.endswith((*_GZIP, ".tar")):
-                yield diff_id, (layer.blob, layer.media_type.endswith(_GZIP))
+                yield diff_id, layer, layer.media_type.endswith(_GZIP)
 
-    def _files(self, artifact: Manifest) -> Iterator[tuple[str, _Blob]]:
-        for file in artifact.layers:
-            directory, _, name = (file.annotations or {}).get(TITLE, "").rpartition("/")
-            if directory == files.BLOBS and files.BLOB.fullmatch(name):
-                yield f"sha256:{name.removesuffix('.gz')}", (file.blob, name.endswith(".gz"))
+
+def _files(artifact: object, _registry: Registry, _repository: str) -> _Contents:
+    for file in artifact.layers if isinstance(artifact, Manifest) else ():
+        directory, _, name = (file.annotations or {}).get(TITLE, "").rpartition("/")
+        if directory == files.BLOBS and files.BLOB.fullmatch(name):
+            yield f"sha256:{name.removesuffix('.gz')}", file, name.endswith(".gz")

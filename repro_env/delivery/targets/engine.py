@@ -8,25 +8,22 @@ not be in the stream (figures: docs/decisions/0017-into-the-engine.md). Podman n
 from __future__ import annotations
 
 import hashlib
-import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 
 import msgspec
 
-from repro_env.delivery.targets.hashedfiles import write_blob
+from repro_env.delivery.targets.blobfiles import BlobFiles
 from repro_env.io.engine import Engine
-from repro_env.io.files import room
 from repro_env.oci import tar
 from repro_env.oci.config import ImageConfig
-from repro_env.oci.entry import CHUNK, Entry
+from repro_env.oci.entry import Entry, Members
 from repro_env.oci.manifest import Image
 from repro_env.registry.reference import parse
 from repro_env.schema import codec
 from repro_env.schema.errors import BuildError, EngineError, UsageError
-from repro_env.schema.image import GZIP, Blob, Packed
+from repro_env.schema.image import Packed
 from repro_env.store.filenames import hex_of
 from repro_env.store.temporary import Temp
 
@@ -122,42 +119,18 @@ def load(engine: Engine, config: bytes, layers: Sequence[Layer], name: str) -> N
 
 
 def stream(config: bytes, layers: Sequence[Layer], name: str, known_count: int) -> Iterator[bytes]:
-    """Yield the tar for `docker load`. The lowest `known_count` layers are listed but not included."""
+    """Return the tar for `docker load`. The lowest `known_count` layers are listed but not included."""
     config_name = f"{hashlib.sha256(config).hexdigest()}.json"
     paths = [f"{hex_of(layer.diff_id)}.tar" for layer in layers]
     manifest = codec.canonical([{"Config": config_name, "Layers": paths, "RepoTags": [name]}])
-    to_send = dict(zip(paths[known_count:], layers[known_count:], strict=True))  # equal layers are one file
-    yield from _file("manifest.json", len(manifest), [manifest])
-    yield from _file(config_name, len(config), [config])
-    for path, layer in to_send.items():
-        yield from _file(path, layer.size(), layer.chunks())
-    yield bytes(2 * tar.BLOCK)
 
+    def members() -> Members:
+        yield Entry("manifest.json", "file", size=len(manifest)), (manifest,)
+        yield Entry(config_name, "file", size=len(config)), (config,)
+        for path, layer in dict(zip(paths[known_count:], layers[known_count:], strict=True)).items():  # equal ones are one file
+            yield Entry(path, "file", size=layer.size()), layer.chunks()
 
-def _file(path: str, size: int, chunks: Iterable[bytes]) -> Iterator[bytes]:
-    yield tar.header(Entry(path, "file", size=size))
-    sent = 0
-    for chunk in _join_chunks(chunks):
-        sent += len(chunk)
-        yield chunk
-    if sent != size:
-        raise BuildError(
-            f"the layer has {sent} bytes instead of {size}", where=path, hint="it changed while it was read; try again"
-        )
-    yield bytes(-size % tar.BLOCK)
-
-
-def _join_chunks(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Join small chunks, because each one is sent as a chunk of HTTP."""
-    parts, size = [], 0
-    for chunk in chunks:
-        parts.append(chunk)
-        size += len(chunk)
-        if size >= CHUNK:
-            yield b"".join(parts)
-            parts, size = [], 0
-    if parts:
-        yield b"".join(parts)
+    return tar.write(members())
 
 
 def _send(engine: Engine, chunks: Iterator[bytes]) -> None:
@@ -182,42 +155,30 @@ def _id(image: dict[str, object]) -> str:
     return name if name.startswith("sha256:") else f"sha256:{name}"
 
 
-class EngineOutput:
+class EngineOutput(BlobFiles):
     """An output to a container engine (`delivery.target.Output`). Layers are kept as files and sent when all are there."""
 
-    def __init__(self, engine: Engine, name: str, temp: Temp, packed: Sequence[Packed], diff_ids: Sequence[str]) -> None:
+    def __init__(self, engine: Engine, name: str, temp: Temp, diff_ids: Sequence[str]) -> None:
         """`name`: the image's name, or empty for `default_name`. `temp`: where the layers are kept until they are sent.
 
-        `packed`: the known blobs of layers. `diff_ids`: all layers of the image, lowest first. Both are used to skip the
-        layers that the engine has. Raises `EngineError`, and `UsageError` for an invalid name.
+        `diff_ids`: the layers of the image, lowest first; those that the engine has are not taken. Raises `EngineError`, and
+        `UsageError` for an invalid name.
         """
         self._engine = engine
         self._name = with_tag(name) if name else ""
         self._stack = ExitStack()
-        self._directory = self._stack.enter_context(temp.directory())
-        known_layers = set(diff_ids[: count_known_layers(engine, diff_ids)])
-        self._known_blobs = {layer.blob.digest for layer in packed if layer.diff_id in known_layers}
+        super().__init__(self._stack.enter_context(temp.directory()), temp)
+        self._known = set(diff_ids[: count_known_layers(engine, diff_ids)])
 
-    def has(self, blob: Blob) -> bool:
-        return blob.digest in self._known_blobs or self._path(blob).exists()
-
-    def take(self, chunks: Iterable[bytes], known: Blob | None) -> Blob:
-        temporary = self._directory / secrets.token_hex(8)
-        with room(self._directory):
-            try:
-                blob = write_blob(chunks, temporary, GZIP, known)
-            except BaseException:
-                temporary.unlink(missing_ok=True)
-                raise
-            temporary.rename(self._path(blob))
-        return blob
+    def has(self, layer: Packed) -> bool:
+        return layer.diff_id in self._known
 
     def finish(self, image: Image) -> str:
         image_id = image.config_blob.digest
         name = self._name or default_name(image_id)
         diff_ids = msgspec.json.decode(image.config, type=ImageConfig).diff_ids
         layers = [
-            Layer(diff_id, partial(int, blob.size), partial(self._chunks, blob))
+            Layer(diff_id, partial(int, blob.size), partial(self.read, blob.digest))
             for diff_id, blob in zip(diff_ids, image.layers, strict=True)
         ]
         load(self._engine, image.config, layers, name)
@@ -227,17 +188,3 @@ class EngineOutput:
     def close(self) -> None:
         self._stack.close()
         self._engine.close()
-
-    def _path(self, blob: Blob) -> Path:
-        return self._directory / hex_of(blob.digest)
-
-    def _chunks(self, blob: Blob) -> Iterator[bytes]:
-        try:
-            file = self._path(blob).open("rb", buffering=0)
-        except FileNotFoundError:
-            raise BuildError(
-                "the engine removed this layer meanwhile", where=blob.digest, hint="run the command again: the layer is sent then"
-            ) from None
-        with file:
-            while chunk := file.read(CHUNK):
-                yield chunk

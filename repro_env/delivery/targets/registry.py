@@ -2,37 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterator
 
 from repro_env.io.registryhttp import PAUSE
 from repro_env.oci.manifest import Image
 from repro_env.registry.client import Registry
 from repro_env.registry.reference import Reference
 from repro_env.schema.errors import UsageError
-from repro_env.schema.image import CONFIG, MANIFEST, Blob
+from repro_env.schema.image import CONFIG, MANIFEST, Blob, Packed
 
 
 class RegistryOutput:
     """An output to `HOST/REPOSITORY:TAG` (`delivery.target.Output`)."""
 
-    def __init__(self, reference: Reference, *, others: Sequence[str] = (), pause: float = PAUSE) -> None:
-        """`others`: repositories of the same registry that may have layers already. Raises `UsageError` for a reference with a digest."""
+    def __init__(self, reference: Reference, *, pause: float = PAUSE) -> None:
+        """Raises `UsageError` for a reference with a digest."""
         if reference.digest:
             what = "the reference has a digest, but the pushed image decides its digest"
             raise UsageError(what, where=str(reference), hint="use a tag")
         self._reference = reference
-        self._others = tuple(other for other in others if other != reference.repository)
         self._registry = Registry(reference.host, pause=pause)
 
-    def has(self, blob: Blob) -> bool:
-        repository = self._reference.repository
-        if self._registry.has(repository, blob.digest, blob.size):
-            return True
-        mounted = any(self._registry.mount(repository, blob.digest, other) for other in self._others)
-        return mounted and self._registry.has(repository, blob.digest, blob.size)
+    def has(self, layer: Packed) -> bool:
+        return self._registry.has(self._reference.repository, layer.blob.digest, layer.blob.size)
 
-    def take(self, chunks: Iterable[bytes], known: Blob | None) -> Blob:
-        return self._registry.upload(self._reference.repository, lambda: iter(chunks), known)
+    def take(self, chunks: Callable[[], Iterator[bytes]]) -> Blob:
+        return self._registry.upload(self._reference.repository, chunks)
 
     def finish(self, image: Image) -> str:
         reference = self._reference

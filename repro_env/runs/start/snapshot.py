@@ -194,11 +194,10 @@ def _fetch(spec: Spec, source: Source, spec_directory: Path, store: Store) -> No
     if store.layers.path(digest) is not None or SpecBlobs(spec_directory / "blobs").path(digest) is not None:
         return
     if (spec_directory / specfiles.REMOTE).is_file():
-        from repro_env.delivery.builder.trees import Trees
+        from repro_env.delivery.builder.sources import Sources
 
-        trees = Trees(spec, spec_directory, store)
-        with contextlib.closing(trees.blob_sources):
-            trees.bring("source", source.tree)
+        with Sources(spec, spec_directory, store) as sources:
+            sources.bring_tree("source", source.tree)
 
 
 def _unpack(source: Source, spec_directory: Path, store: Store) -> Path:

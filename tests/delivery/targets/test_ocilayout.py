@@ -15,12 +15,11 @@ import pytest
 from repro_env.delivery.targets.ocilayout import NAME, Oci
 from repro_env.oci.manifest import Image
 from repro_env.schema.errors import ArtifactError, UsageError
-from repro_env.store.store import Store
-from tests.delivery.targets.conftest import image, layer, listing, pieces
+from tests.delivery.targets.conftest import image, layer, listing, packed
 
 
-def write(to: Path, store: Store, *texts: bytes, tag: str = "") -> Image:
-    output = Oci(to, tag, store.boot)
+def write(to: Path, *texts: bytes, tag: str = "") -> Image:
+    output = Oci(to, tag)
     made = image(output, *texts)
     output.finish(made)
     output.close()
@@ -39,8 +38,8 @@ def blobs(layout: Path) -> dict[str, bytes]:
     return found
 
 
-def test_a_new_layout_is_created(tmp_path: Path, store: Store) -> None:
-    made = write(tmp_path / "deep/er", store, b"one", b"two", tag="v1")
+def test_a_new_layout_is_created(tmp_path: Path) -> None:
+    made = write(tmp_path / "deep/er", b"one", b"two", tag="v1")
     layout = tmp_path / "deep/er"
     assert names(layout) == {"v1": made.manifest_blob.digest}
     assert len(blobs(layout)) == 4
@@ -48,14 +47,14 @@ def test_a_new_layout_is_created(tmp_path: Path, store: Store) -> None:
     assert json.loads((layout / "oci-layout").read_bytes()) == {"imageLayoutVersion": "1.0.0"}
 
 
-def test_an_image_is_added_and_other_images_are_kept(tmp_path: Path, store: Store) -> None:
-    first = write(tmp_path / "out", store, b"one", tag="v1")
+def test_an_image_is_added_and_other_images_are_kept(tmp_path: Path) -> None:
+    first = write(tmp_path / "out", b"one", tag="v1")
     index = json.loads((tmp_path / "out/index.json").read_bytes())
     index["annotations"] = {"org.example": "theirs"}
     index["manifests"][0]["platform"] = {"architecture": "amd64", "os": "linux"}
     (tmp_path / "out/index.json").write_text(json.dumps(index))
-    second = write(tmp_path / "out", store, b"one", b"more", tag="v2")
-    untagged = write(tmp_path / "out", store, b"third")
+    second = write(tmp_path / "out", b"one", b"more", tag="v2")
+    untagged = write(tmp_path / "out", b"third")
     assert names(tmp_path / "out") == {
         "v1": first.manifest_blob.digest,
         "v2": second.manifest_blob.digest,
@@ -66,23 +65,23 @@ def test_an_image_is_added_and_other_images_are_kept(tmp_path: Path, store: Stor
     assert [manifest.get("platform") for manifest in later["manifests"]] == [None, {"architecture": "amd64", "os": "linux"}, None]
 
 
-def test_a_tag_moves_to_the_newest_image(tmp_path: Path, store: Store) -> None:
+def test_a_tag_moves_to_the_newest_image(tmp_path: Path) -> None:
     for tag in ("v1", ""):
-        write(tmp_path / "out", store, b"old", tag=tag)
-        made = write(tmp_path / "out", store, b"new", tag=tag)
+        write(tmp_path / "out", b"old", tag=tag)
+        made = write(tmp_path / "out", b"new", tag=tag)
         assert names(tmp_path / "out")[tag] == made.manifest_blob.digest
 
 
-def test_sending_the_same_image_again_writes_nothing(tmp_path: Path, store: Store) -> None:
-    write(tmp_path / "out", store, b"one", tag="v1")
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*") if path.is_file()}
-    write(tmp_path / "out", store, b"one", tag="v1")
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*") if path.is_file()} == before
+def test_sending_the_same_image_again_writes_no_blob(tmp_path: Path) -> None:
+    write(tmp_path / "out", b"one", tag="v1")
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out/blobs/sha256").iterdir()}
+    write(tmp_path / "out", b"one", tag="v1")
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out/blobs/sha256").iterdir()} == before
 
 
 @pytest.mark.parametrize("how", ["other bytes", "cut short", "other bytes, old time", "a link"])
-def test_a_damaged_blob_is_replaced(tmp_path: Path, store: Store, how: str) -> None:
-    made = write(tmp_path / "out", store, b"one" * 1000, b"two")
+def test_a_damaged_blob_is_replaced(tmp_path: Path, how: str) -> None:
+    made = write(tmp_path / "out", b"one" * 1000, b"two")
     path = tmp_path / "out/blobs/sha256" / made.layers[0].digest.removeprefix("sha256:")
     facts, data = path.stat(), path.read_bytes()
     if how == "a link":
@@ -92,39 +91,29 @@ def test_a_damaged_blob_is_replaced(tmp_path: Path, store: Store, how: str) -> N
         path.write_bytes(data[:-1] if how == "cut short" else bytes([data[0] ^ 1]) + data[1:])
     if how.endswith("old time"):
         os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
-    output = Oci(tmp_path / "out", "", store.boot)
-    assert not output.has(made.layers[0])
-    assert output.has(made.layers[1])
-    assert write(tmp_path / "out", store, b"one" * 1000, b"two") == made
+    output = Oci(tmp_path / "out", "")
+    assert [output.has(packed(layer(text))) for text in (b"one" * 1000, b"two")] == [False, True]
+    assert write(tmp_path / "out", b"one" * 1000, b"two") == made
     assert not path.is_symlink()
     blobs(tmp_path / "out")
 
 
-def test_a_blob_of_another_tool_is_hashed_before_use(tmp_path: Path, store: Store) -> None:
-    made = write(tmp_path / "out", store, b"one")
-    other = Store.open(store.root.parent / "another-store")
-    assert Oci(tmp_path / "out", "", other.boot).has(made.layers[0])
-
-
-def test_a_layer_that_is_not_the_known_blob_is_not_stored(tmp_path: Path, store: Store) -> None:
-    output = Oci(tmp_path / "out", "", store.boot)
-    known = image(Oci(tmp_path / "aside", "", store.boot), b"right").layers[0]
-    with pytest.raises(ArtifactError, match=", not "):
-        output.take(pieces(layer(b"wrong")), known)
+def test_a_layer_that_cannot_be_read_is_not_stored(tmp_path: Path) -> None:
+    output = Oci(tmp_path / "out", "")
 
     def failing() -> Iterator[bytes]:
         yield b"half"
         raise KeyError("whatever")
 
     with pytest.raises(KeyError):
-        output.take(failing(), None)
+        output.take(failing)
     output.close()
     assert blobs(tmp_path / "out") == {}
     assert not (tmp_path / "out/.repro-env").exists()
 
 
 @pytest.mark.parametrize("what", ["a file", "other files", "another version", "a link"])
-def test_a_directory_that_is_not_a_layout_is_refused(tmp_path: Path, store: Store, what: str) -> None:
+def test_a_directory_that_is_not_a_layout_is_refused(tmp_path: Path, what: str) -> None:
     to = tmp_path / "out"
     if what == "a file":
         to.write_text("mine")
@@ -137,22 +126,22 @@ def test_a_directory_that_is_not_a_layout_is_refused(tmp_path: Path, store: Stor
             (to / "oci-layout").symlink_to("nowhere")
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(UsageError):
-        write(to, store, b"one")
+        write(to, b"one")
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_path_that_cannot_be_written_is_named(store: Store) -> None:
+def test_a_path_that_cannot_be_written_is_named() -> None:
     with pytest.raises(UsageError, match="cannot be written") as failed:
-        write(Path("/proc/nowhere/out"), store, b"one")
+        write(Path("/proc/nowhere/out"), b"one")
     assert failed.value.where == "/proc/nowhere/out"
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"manifests":1,"schemaVersion":2}', '{"manifests":[1],"schemaVersion":2}'])
-def test_an_invalid_index_is_not_overwritten(tmp_path: Path, store: Store, text: str) -> None:
-    write(tmp_path / "out", store, b"one")
+def test_an_invalid_index_is_not_overwritten(tmp_path: Path, text: str) -> None:
+    write(tmp_path / "out", b"one")
     (tmp_path / "out/index.json").write_text(text)
     with pytest.raises(ArtifactError, match="not the index"):
-        write(tmp_path / "out", store, b"two")
+        write(tmp_path / "out", b"two")
     assert (tmp_path / "out/index.json").read_text() == text
 
 
@@ -160,18 +149,16 @@ PARALLEL = """
 import sys
 from pathlib import Path
 from repro_env.delivery.targets.ocilayout import Oci
-from repro_env.store.store import Store
 from tests.delivery.targets.conftest import image
-store = Store.open()
 for number in range(3):
     tag = f"{sys.argv[2]}-{number}"
-    output = Oci(Path(sys.argv[1]), tag, store.boot)
+    output = Oci(Path(sys.argv[1]), tag)
     output.finish(image(output, b"shared" * 1000, tag.encode()))
     output.close()
 """
 
 
-def test_several_processes_add_images_at_the_same_time(tmp_path: Path, store: Store) -> None:
+def test_several_processes_add_images_at_the_same_time(tmp_path: Path) -> None:
     root = Path(__file__).parents[3]
     running = [
         subprocess.Popen([sys.executable, "-c", PARALLEL, str(tmp_path / "out"), name], cwd=root, stderr=subprocess.PIPE)
@@ -185,15 +172,14 @@ def test_several_processes_add_images_at_the_same_time(tmp_path: Path, store: St
     assert listing(tmp_path / "out") == ["blobs", "index.json", "oci-layout"]
 
 
-def test_files_of_a_killed_build_are_removed(tmp_path: Path, store: Store) -> None:
+def test_files_of_a_killed_build_are_removed(tmp_path: Path) -> None:
     code = (
         "import os, signal, sys\nfrom pathlib import Path\nfrom repro_env.delivery.targets.ocilayout import Oci\n"
-        "from repro_env.store.store import Store\n"
         "def chunks():\n    yield b'half'\n    os.kill(os.getpid(), signal.SIGKILL)\n"
-        "Oci(Path(sys.argv[1]), '', Store.open().boot).take(chunks(), None)\n"
+        "Oci(Path(sys.argv[1]), '').take(chunks)\n"
     )
     killed = subprocess.run([sys.executable, "-c", code, tmp_path / "out"], cwd=Path(__file__).parents[3], check=False)
     assert killed.returncode == -9
     assert any((tmp_path / "out/.repro-env").iterdir())
-    write(tmp_path / "out", store, b"one")
+    write(tmp_path / "out", b"one")
     assert listing(tmp_path / "out") == ["blobs", "index.json", "oci-layout"]

@@ -1,0 +1,214 @@
+"""The bytes of one layer: its members as files, and its gzip.
+
+A layer of wheels is stitched from the wheels' own deflate streams, so its gzip depends only on the wheels and a frozen
+rule. A bundled tree is sent as the bytes of its blob. Only conda packages and the source, which have no compressed form,
+are compressed by zlib, whose version then decides the digest of the blob. The image ID depends on none of this.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from repro_env.delivery.builder.layers import Artifact
+from repro_env.delivery.builder.sources import Location
+from repro_env.environment.wheels.layers import DistributionContents, GroupContents
+from repro_env.io.files import FileContents
+from repro_env.oci import conda as linking
+from repro_env.oci import config, inflate, layer, tar, wheellayers
+from repro_env.oci import wheel as rule
+from repro_env.oci.entry import Contents, Entry, Members, find_misplaced, members
+from repro_env.oci.gzipencoder import Stitches, stitch_layer
+from repro_env.schema import codec
+from repro_env.schema.artifact import CondaPackage, TreeBlob
+from repro_env.schema.environment import Layout
+from repro_env.schema.errors import ArtifactError, BuildError
+from repro_env.schema.spec import Identity, Source
+from repro_env.store.packages import condafile
+from repro_env.store.packages.wheelfile import WheelContents
+from repro_env.store.specs.blobs import SpecBlobs, compress_chunks
+from repro_env.store.store import Store
+
+
+class Content(Protocol):
+    """The bytes of one layer. Each call starts from the beginning. What they yield is checked at the end."""
+
+    diff_id: str
+    """For the source, known after its gzip was read."""
+
+    def members(self) -> Members: ...
+
+    def gzip(self) -> Iterator[bytes]:
+        """Raises `BuildError` if the uncompressed bytes do not have the diff ID, and `ArtifactError`."""
+        ...
+
+
+class Part(msgspec.Struct, frozen=True):
+    """One wheel or conda package of a layer."""
+
+    artifact: Artifact
+    layout: Layout
+    """Where it is installed."""
+    facts: rule.Facts | None
+    """None for a conda package, whose facts are read from its archive."""
+    location: Location
+
+
+class Group:
+    """A layer of distributions or conda packages."""
+
+    def __init__(self, diff_id: str, parts: Iterable[Part], store: Store, stack: ExitStack) -> None:
+        """`stack` removes unpacked packages at its end. Raises `ArtifactError` if a part cannot be installed."""
+        self.diff_id = diff_id
+        opened = {part.artifact.key: _open(part, store, stack) for part in parts}
+        installed = {key: files for key, (files, _) in opened.items()}
+        self.sizes = {key: files.size for key, files in installed.items()}
+        """Installed size of each part in bytes, by key, for the grouping rule."""
+        self._sources = {key: source for key, (_, source) in opened.items()}
+        self._layer = wheellayers.layer(tuple(sorted(installed)), installed)
+
+    @property
+    def size(self) -> int:
+        return sum(self.sizes.values())
+
+    def members(self) -> Members:
+        return members(self._layer.entries, GroupContents(self._layer.owner, self._sources))
+
+    def gzip(self) -> Iterator[bytes]:
+        if misplaced := find_misplaced(self._layer.entries):
+            what = "the path is below a file or symlink of its own layer"
+            raise BuildError(what, where=misplaced, hint="the spec contradicts itself")
+        if not all(isinstance(source, WheelContents) for source in self._sources.values()):
+            yield from compress_chunks(_verified(tar.write(self.members()), self.diff_id))
+            return
+        hasher = hashlib.sha256()
+        yield from stitch_layer(self._deflated(), hasher.update, library=inflate.ZLIB)
+        _check_diff_id(hasher, self.diff_id)
+
+    def _deflated(self) -> Stitches:
+        for entry in self._layer.entries:
+            key, path = self._layer.owner.get(entry.path, ("", ""))
+            source = self._sources.get(key)
+            if entry.kind == "file" and isinstance(source, WheelContents):
+                yield entry, source.deflated(Entry(path, "file", entry.executable, entry.size, entry.sha256))
+            else:
+                yield entry, ()
+
+
+class Tree:
+    """A bundled tree, or a layer that was fetched complete."""
+
+    def __init__(self, blobs: SpecBlobs, blob: TreeBlob) -> None:
+        self.diff_id = blob.sha256
+        self.blobs = blobs
+        self.blob = blob
+
+    def members(self) -> Members:
+        return self.blobs.tree(self.blob)
+
+    def gzip(self) -> Iterator[bytes]:
+        return self.blobs.packed(self.blob)
+
+
+class Marker:
+    """The last layer of the image."""
+
+    def __init__(self, diff_id: str, identity: Identity) -> None:
+        self.diff_id = diff_id
+        self._identity = identity
+
+    def members(self) -> Members:
+        return config.marker(self._identity)
+
+    def gzip(self) -> Iterator[bytes]:
+        hasher = hashlib.sha256()
+        yield from stitch_layer(config.marker(self._identity), hasher.update)
+        _check_diff_id(hasher, self.diff_id)
+
+
+class SourceTree:
+    """The source as a layer, at its captured path. Its diff ID is not in the spec, but the tree that it is made of is proven."""
+
+    def __init__(self, blobs: SpecBlobs, source: Source) -> None:
+        self.diff_id = ""
+        self._blobs = blobs
+        self._source = source
+
+    def members(self) -> Members:
+        """Yield the members of the tree below its path, after that path and its parents."""
+        root = self._source.path.strip("/")
+        parts = root.split("/") if root else []
+        for depth in range(1, len(parts) + 1):
+            yield Entry("/".join(parts[:depth]), "dir"), ()
+        for entry, chunks in self._blobs.tree(self._source.tree):
+            yield (wheellayers.move_below(entry, root) if root else entry), chunks
+
+    def gzip(self) -> Iterator[bytes]:
+        hasher = hashlib.sha256()
+        yield from compress_chunks(layer.hash_chunks(tar.write(self.members()), hasher))
+        self.diff_id = f"sha256:{hasher.hexdigest()}"
+
+
+def _open(part: Part, store: Store, stack: ExitStack) -> tuple[rule.Installed, Contents]:
+    """Return what a part installs, and the content of its files. Raises `ArtifactError`."""
+    if isinstance(part.artifact, CondaPackage):
+        return _open_package(part.artifact, Path(part.location.where), part.layout, store, stack)
+    if part.facts is None:
+        raise BuildError("the facts about the wheel are missing", where=part.artifact.key, hint="rebuild again")
+    installed = rule.canonical(part.facts, part.layout, name=part.artifact.name)
+    if part.location.origin != "live":
+        # Its files are not checked again: its sha256 was, and the diff ID covers every byte of the layer.
+        return installed, WheelContents(Path(part.location.where), installed)
+    live = FileContents(Path(part.location.where))
+    return installed, _CheckedContents(DistributionContents(installed, live, frozenset(), None))
+
+
+class _CheckedContents:
+    """Installed files, checked one by one, so that an error names the file."""
+
+    def __init__(self, inner: Contents) -> None:
+        self._inner = inner
+
+    def chunks(self, entry: Entry) -> Iterator[bytes]:
+        for _, chunks in layer.check_contents([(entry, self._inner.chunks(entry))]):
+            yield from chunks
+
+
+def recall_package(package: CondaPackage, layout: Layout, store: Store) -> linking.Facts | None:
+    """Return the facts of a package at a prefix that the store has from an earlier, hashed archive."""
+    facts = store.facts.recall(condafile.FACTS, condafile.facts_key(package.sha256, layout.prefix), linking.Facts)
+    return facts if facts is not None and facts.filename == package.filename else None
+
+
+def _open_package(
+    package: CondaPackage, archive: Path, layout: Layout, store: Store, stack: ExitStack
+) -> tuple[rule.Installed, Contents]:
+    unpacked = stack.enter_context(condafile.UnpackedPackage(archive, package.filename, layout.prefix, store.temp))
+    facts = recall_package(package, layout, store) or unpacked.facts
+    found = (facts.info.name, facts.info.version, facts.info.build)
+    if found != (package.name, package.version, package.build):
+        raise ArtifactError(f"the archive holds the package {' '.join(found)}", where=package.filename)
+    installed = linking.canonical(facts, layout)
+    store.facts.put(condafile.FACTS, condafile.facts_key(package.sha256, layout.prefix), codec.canonical(facts))
+    return installed, condafile.CondaContents(unpacked, installed)
+
+
+def _verified(chunks: Iterable[bytes], diff_id: str) -> Iterator[bytes]:
+    """Yield the bytes of a tar. Raises `BuildError` at the end if it does not have this diff ID."""
+    hasher = hashlib.sha256()
+    yield from layer.hash_chunks(chunks, hasher)
+    _check_diff_id(hasher, diff_id)
+
+
+def _check_diff_id(hasher: hashlib._Hash, diff_id: str) -> None:
+    actual = f"sha256:{hasher.hexdigest()}"
+    if actual != diff_id:
+        raise BuildError(
+            f"the layer is {actual}, not the expected {diff_id}",
+            hint="the layer was made from other content than the spec describes; capture again",
+        )

@@ -1,0 +1,132 @@
+"""Where the layers of an image go: the store, which unpacks them, or an output, which keeps them as gzip."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from repro_env.delivery.builder.build import Build
+from repro_env.delivery.builder.content import Content, Tree
+from repro_env.delivery.builder.layers import Task
+from repro_env.delivery.builder.sources import Origin
+from repro_env.delivery.target import Output
+from repro_env.oci import config, layer
+from repro_env.oci.entry import Members
+from repro_env.oci.manifest import Image
+from repro_env.schema.errors import BuildError
+from repro_env.schema.image import Packed
+from repro_env.schema.progress import Advance, Tell
+from repro_env.schema.spec import Spec
+from repro_env.store import layerblobs
+from repro_env.store.specs.blobs import SpecBlobs
+from repro_env.store.store import Store
+
+
+class StoreSink:
+    """Unpacks layers into the store."""
+
+    origin: Origin = "layer"
+    accepts_installed_files = True
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def has(self, task: Task) -> bool:
+        return self._store.layers.path(task.diff_id) is not None
+
+    def put(self, task: Task, content: Content, advance: Advance) -> None:
+        members = _counted_members(content.members(), advance)
+        if not self.has(task):
+            self._store.layers.unpack(content.diff_id, members, size=task.size)
+        elif (diff_id := layer.diff_id(members)) != content.diff_id:
+            what = f"the layer is {diff_id}, not the expected {content.diff_id}, which the store has"
+            raise BuildError(what, hint="the spec contradicts itself; capture again")
+
+
+def _counted_members(members: Members, advance: Advance) -> Members:
+    for entry, chunks in members:
+        yield entry, (_counted(chunks, advance) if entry.kind == "file" else chunks)
+
+
+def _counted(chunks: Iterable[bytes], advance: Advance) -> Iterator[bytes]:
+    for chunk in chunks:
+        yield chunk
+        advance(len(chunk))
+
+
+class OutputSink:
+    """Sends layers to an output. Nothing is unpacked."""
+
+    origin: Origin = "output"
+    accepts_installed_files = False
+
+    def __init__(self, output: Output, spec: Spec, directory: Path, store: Store) -> None:
+        self.packed: dict[str, Packed] = {}
+        """The layers in the output, by the diff IDs of the tasks."""
+        self._output = output
+        self._facts = store.facts
+        self._blobs = SpecBlobs(directory / "blobs")
+        known = [layerblobs.recall(self._facts, layer.kind, layer.diff_id, self._blobs) for layer in spec.expected.layers]
+        self._known = {packed.diff_id: packed for packed in known if packed is not None}
+
+    def has(self, task: Task) -> bool:
+        known = self._known.get(task.diff_id)
+        if known is None or not self._output.has(known):
+            return False
+        self.packed[task.diff_id] = known
+        return True
+
+    def put(self, task: Task, content: Content, advance: Advance) -> None:
+        blob = self._output.take(lambda: _counted(content.gzip(), advance))
+        packed = self.packed[task.diff_id] = Packed(diff_id=content.diff_id, blob=blob)
+        if task.kind is not None and not (task.artifacts and isinstance(content, Tree)):  # another encoder may have made it
+            layerblobs.remember(self._facts, task.kind, packed, self._blobs)
+
+
+class SentImage(msgspec.Struct, frozen=True, kw_only=True):
+    """An image in an output."""
+
+    image: Image
+    layers: tuple[Packed, ...]
+    """Lowest first."""
+    where: str
+    """Where it is, as a line for the user."""
+    made: tuple[str, ...]
+    """Diff IDs of the layers that were sent; the output had the others."""
+    fetched: int
+    """Bytes downloaded."""
+    sent: int
+    """Bytes sent."""
+
+    @property
+    def image_id(self) -> str:
+        return self.image.config_blob.digest
+
+
+def send(
+    spec: Spec, directory: Path, store: Store, output: Output, *, tell: Tell, source: bool = False, user: str = ""
+) -> SentImage:
+    """Send the image of a spec to an output. `directory` holds the spec and `blobs/`.
+
+    `source`: add the source as the last layer, at its captured path. `user`: the `UID` or `UID:GID` that a container runs as.
+    With either, the image ID differs from the spec's. Raises `ArtifactError`, `NetworkError`, `DiskError`, `BuildError`.
+    """
+    sink = OutputSink(output, spec, directory, store)
+    build = Build(spec, directory, store, sink, source="layer" if source else None)
+    build.run(build.plan(ask=False), tell, "packing")
+    layers = tuple(sink.packed[task.diff_id] for task in build.tasks)
+    own = spec.observed.source if source else None
+    image = Image(
+        config.config(spec.identity, [layer.diff_id for layer in layers], source=own, user=user),
+        tuple(layer.blob for layer in layers),
+    )
+    return SentImage(
+        image=image,
+        layers=layers,
+        where=output.finish(image),
+        made=tuple(sink.packed[task.diff_id].diff_id for task in build.made),
+        fetched=build.sources.fetched,
+        sent=build.written,
+    )

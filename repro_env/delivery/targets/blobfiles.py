@@ -1,0 +1,87 @@
+"""Layers that an output keeps as files. They are hashed while they are written."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from repro_env.io.files import chunks_of, room, sha256_of
+from repro_env.schema.errors import ArtifactError, DiskError, UsageError
+from repro_env.schema.image import GZIP, Blob
+from repro_env.store.filenames import hex_of
+from repro_env.store.temporary import Temp
+
+
+class BlobFiles:
+    """Gzip layers in a directory, named by their digests. Safe to use from several threads and processes."""
+
+    def __init__(self, directory: Path, temp: Temp) -> None:
+        self._directory = directory
+        self._temp = temp
+
+    def path(self, digest: str) -> Path:
+        return self._directory / hex_of(digest)
+
+    def holds(self, blob: Blob) -> bool:
+        """Return whether the file holds the blob. It is read."""
+        path = self.path(blob.digest)
+        try:
+            return not path.is_symlink() and path.stat().st_size == blob.size and sha256_of(path) == path.name
+        except OSError:
+            return False
+
+    def take(self, chunks: Callable[[], Iterator[bytes]]) -> Blob:
+        """See `delivery.target.Output.take`."""
+        hasher, size = hashlib.sha256(), 0
+        with space_errors(self._directory), self._temp.directory() as temporary:
+            with (temporary / "blob").open("xb", buffering=0) as file:
+                for chunk in chunks():
+                    hasher.update(chunk)
+                    size += len(chunk)
+                    unwritten = memoryview(chunk)
+                    while unwritten:
+                        unwritten = unwritten[file.write(unwritten) :]
+            blob = Blob(media_type=GZIP, digest=f"sha256:{hasher.hexdigest()}", size=size)
+            path = self.path(blob.digest)
+            if path.is_dir() and not path.is_symlink():
+                what = "there is a directory in the place of a blob"
+                raise ArtifactError(what, where=str(path), hint="remove it, or name another directory")
+            (temporary / "blob").replace(path)
+        return blob
+
+    def read(self, digest: str) -> Iterator[bytes]:
+        """Yield the bytes of a layer. Raises `ArtifactError` if it is missing."""
+        try:
+            yield from chunks_of(self.path(digest))
+        except FileNotFoundError:
+            raise ArtifactError(
+                "the layer is missing", where=digest, hint="run the command again: the layer is sent then"
+            ) from None
+
+
+@contextmanager
+def write_errors(directory: Path) -> Iterator[None]:
+    """Turn errors of writing below a directory that the user named into `UsageError` or `DiskError`.
+
+    Use it only for steps that read no other files.
+    """
+    try:
+        with space_errors(directory):
+            yield
+    except OSError as error:
+        what = f"the output cannot be written: {error.strerror}"
+        raise UsageError(what, where=str(directory), hint="name another path") from None
+
+
+@contextmanager
+def space_errors(directory: Path) -> Iterator[None]:
+    """Like `io.files.room`, for a directory outside of the store."""
+    try:
+        with room(directory):
+            yield
+    except DiskError as error:
+        if error.where != str(directory):
+            raise  # the error is about another directory
+        raise DiskError(error.what, where=error.where, hint="free some disk space there, or name another path") from None
