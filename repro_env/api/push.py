@@ -124,7 +124,7 @@ class _Sending:
         self.blobs = 0
 
     def send(self, blob: Blob, chunks: Callable[[], Iterator[bytes]]) -> Blob:
-        """Raises `ArtifactError` if the bytes are another blob."""
+        """Raises `ArtifactError` if the bytes are not this blob."""
         if not self._registry.has(self._repository, blob.digest, blob.size):
             self._registry.upload(self._repository, chunks, blob)
             self.size += blob.size
