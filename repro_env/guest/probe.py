@@ -95,14 +95,6 @@ def find_libpython() -> "str | None":
     return None
 
 
-def openssl_version() -> str:
-    try:
-        import ssl
-    except Exception as error:
-        return "none: %s" % error
-    return ssl.OPENSSL_VERSION
-
-
 def find_platstdlib(stdlib: str) -> str:
     for entry in sys.path:
         if os.path.basename(entry) == "lib-dynload" and os.path.isdir(entry):
@@ -132,7 +124,6 @@ def describe() -> "dict[str, object]":
         "platstdlib": find_platstdlib(stdlib),
         "libpython": find_libpython(),
         "cache_tag": sys.implementation.cache_tag or "",
-        "openssl": openssl_version(),
     }
     kind = "venv" if keys else "conda" if is_conda(prefix) else "interpreter"
     if kind == "interpreter" and os.path.realpath(sys.base_prefix) in SHARED:

@@ -54,8 +54,6 @@ class Interpreter(Frozen, frozen=True, kw_only=True):
     """The shared libpython that the process has loaded, symlinks resolved; None for a static build."""
     cache_tag: Line
     """`cpython-311`."""
-    openssl: Line
-    """`ssl.OPENSSL_VERSION`, or why it is not available."""
 
 
 class Interpretation(Frozen, frozen=True, kw_only=True):
@@ -157,8 +155,6 @@ class Host(Frozen, frozen=True, kw_only=True):
     """Number of cores that this process may use."""
     memory: int
     """Bytes."""
-    libc: Line = ""
-    """`glibc 2.36`."""
     gpus: tuple[Line, ...] = ()
     """Their names, as the kernel's drivers list them. `Frameworks.devices` has those that torch can use."""
     nvidia: Line = ""

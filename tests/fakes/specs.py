@@ -144,7 +144,6 @@ def _facts(prefix: str | Path) -> Interpretation:
         platstdlib="/opt/python/lib/python3.11",
         libpython=None,
         cache_tag="cpython-311",
-        openssl="OpenSSL 3.0.11",
     )
     return Interpretation(
         interpreter=interpreter,

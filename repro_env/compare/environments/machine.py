@@ -39,7 +39,6 @@ def hosts(left: Host, right: Host) -> Iterator[Difference]:
     yield from _fact("numerics", "NVIDIA driver", left.nvidia, right.nvidia)
     yield from _fact("numerics", "AMD driver", left.amdgpu, right.amdgpu)
     yield from _fact("observed", "operating system", left.os, right.os)
-    yield from _fact("observed", "libc", left.libc, right.libc)
     yield from _fact("observed", "kernel", left.kernel, right.kernel)
     yield from _fact("observed", "memory", f"{left.memory:,} bytes", f"{right.memory:,} bytes")
 

@@ -17,6 +17,7 @@ import msgspec
 from repro_env.environment.machine import variables
 from repro_env.environment.python.distributions import InstalledDistribution
 from repro_env.environment.python.interpreter import parse_report, run_script
+from repro_env.io.files import entry_at
 from repro_env.io.package import GUEST
 from repro_env.schema import codec, redact
 from repro_env.schema.codec import Frozen
@@ -160,7 +161,6 @@ def _key(facts: Interpretation, environ: Mapping[str, str], state: str, machine:
 
 def _stat_key(path: str) -> str:
     try:
-        status = Path(path).stat()
+        return str(entry_at(os.path.realpath(path), path).key)
     except OSError:
         return ""
-    return f"{status.st_dev}:{status.st_ino}:{status.st_size}:{status.st_mtime_ns}"

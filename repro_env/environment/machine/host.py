@@ -37,7 +37,6 @@ def host(root: Path = Path("/")) -> Host:
         isa=isa(_first(cpu, "flags") or _first(cpu, "Features")),
         cores=len(os.sched_getaffinity(0)),
         memory=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
-        libc=_libc(),
         gpus=tuple(map(redact.line, (*_nvidia_gpus(nvidia), *_amd_gpus(root)))),
         nvidia=driver[1] if driver else "",
         amdgpu=redact.line(read_text(amd / "version").strip() or ("of the kernel" if amd.is_dir() else "")),
@@ -61,14 +60,6 @@ def _amd_gpus(root: Path) -> Iterator[str]:
 def isa(flags: str) -> tuple[str, ...]:
     """Return the CPU flags by which numeric libraries choose their code, sorted."""
     return tuple(sorted({flag for flag in flags.split() if _NUMERIC.fullmatch(flag)}))
-
-
-def _libc() -> str:
-    """Return the C library and its version: `glibc 2.36`."""
-    try:
-        return redact.line(os.confstr("CS_GNU_LIBC_VERSION") or "")
-    except (ValueError, OSError):
-        return ""
 
 
 def _os_name() -> str:

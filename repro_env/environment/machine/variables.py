@@ -109,15 +109,9 @@ def check_added(names: Iterable[str], environ: Mapping[str, str]) -> None:
     """Raise `UsageError` for a name of `capture --env` whose value cannot be recorded."""
     for name in names:
         where = f"--env {name}"
-        if not _NAME.fullmatch(name):
-            hint = (
-                "give only the name; capture records the current value"
-                if "=" in name
-                else "a name consists of letters, digits and _"
-            )
-            raise UsageError("is not a valid name of a variable", where=where, hint=hint)
-        if name not in environ:
-            raise UsageError("this variable is not set", where=where, hint="export it first")
+        if not _NAME.fullmatch(name) or name not in environ:
+            hint = "give only the name of a variable that is exported; capture records its current value"
+            raise UsageError("no variable of this name is set", where=where, hint=hint)
         if effect(name) == "captured" or name in _FIXED or name.startswith("REPRO_ENV_"):
             raise UsageError(
                 "every run sets this variable itself", where=where, hint=f"to set it for one run: repro-env exec {where}=VALUE"

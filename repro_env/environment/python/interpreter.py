@@ -47,7 +47,6 @@ def interpret(python: Target | str, environ: Mapping[str, str]) -> Interpretatio
     try:
         interpreter, layout = facts["interpreter"], facts["layout"]
         interpreter["banner"] = redact.line(interpreter["banner"])
-        interpreter["openssl"] = redact.line(interpreter["openssl"])
         layout["platlib"] = _unaliased(layout["prefix"], layout["platlib"])
         facts["command"] = _command(facts)
         if facts["kind"] != "venv":

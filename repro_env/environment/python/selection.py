@@ -18,6 +18,7 @@ from typing import Literal
 import msgspec
 
 from repro_env.environment.git import command as gitask
+from repro_env.environment.system.tree import chain
 from repro_env.io.files import read_regular
 from repro_env.schema.errors import InterpreterError
 
@@ -233,7 +234,7 @@ def binary(path: Path, name: str) -> Path:
         if not os.path.lexists(path):
             raise InterpreterError("this directory does not contain bin/python", where=name, hint=hint)
     if path.is_symlink() and not path.exists():
-        what = f"the environment is broken: {path.name} is a symlink to {_broken_target(path)}, which does not exist"
+        what = f"the environment is broken: {path.name} is a symlink to {chain(str(path))[-1]}, which does not exist"
         raise InterpreterError(what, where=name, hint="install that Python again, or recreate the environment")
     if not path.exists():
         raise InterpreterError("this path does not exist", where=name, hint=hint)
@@ -253,12 +254,3 @@ def settings(prefix: Path) -> dict[str, str]:
         return {}
     pairs = (line.partition("=") for line in lines)
     return {key.strip().lower(): value.strip() for key, equals, value in pairs if equals}
-
-
-def _broken_target(path: Path) -> str:
-    """Return the missing target at the end of a chain of symlinks."""
-    for _ in range(40):
-        if not path.is_symlink():
-            break
-        path = Path(os.path.normpath(path.parent / path.readlink()))
-    return str(path)

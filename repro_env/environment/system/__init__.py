@@ -1,1 +1,1 @@
-"""The base of an image: system libraries, the interpreter and package databases of this machine, or an image from a registry."""
+"""The base of an image: system libraries, the interpreter and package databases of this machine."""

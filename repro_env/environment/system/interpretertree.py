@@ -9,17 +9,17 @@ and Tcl/Tk scripts. A symlink to a file includes that file.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from repro_env.environment.python.selection import settings
 from repro_env.environment.system import loader
-from repro_env.environment.system.packages import Database, Package, PackagedFile, find_edited
+from repro_env.environment.system.packages import Database, PackagedFile, find_edited
 from repro_env.environment.system.tree import LiveTree, Tree, list_names, real, within
 from repro_env.io.files import walk
 from repro_env.io.hashes import FileHashes
 from repro_env.schema import redact
-from repro_env.schema.environment import Interpretation, Interpreter, SystemPackage
+from repro_env.schema.environment import Interpretation, Interpreter
 from repro_env.schema.errors import InterpreterError
 
 SHARED = ("/", "/usr", "/usr/local")
@@ -31,17 +31,11 @@ _SITE = frozenset({"site-packages", "dist-packages"})
 _OBJECTS = (".a", ".o")
 
 
-def interpreter_tree(
-    facts: Interpretation,
-    *,
-    hashes: FileHashes,
-    system: Database | None = None,
-    environ: Mapping[str, str] | None = None,
-) -> Tree:
+def interpreter_tree(facts: Interpretation, system: Database, environ: Mapping[str, str], hashes: FileHashes) -> Tree:
     """The tree of the interpreter. Raises `InterpreterError` if a part that Python needs is missing.
 
-    `system`: the machine's packages, to name the owners and the edited files; `environ`: the environment variables of Python,
-    for LD_LIBRARY_PATH.
+    `system`: the machine's packages, to name the edited files; `environ`: the environment variables of Python, for
+    LD_LIBRARY_PATH.
     """
     python = facts.interpreter
     tree = LiveTree()
@@ -56,21 +50,16 @@ def interpreter_tree(
     for path in (headers / name, *headers.glob(f"*-linux-gnu*/{name}")):  # Debian has a second directory
         tree.add_directory(str(path), is_excluded)
     own = own_prefix(facts)
-    machine = loader.host(environ or {})
+    machine = loader.host(environ)
     if own:
         for library in machine.resolve(binaries(python), python.executable).libraries:
             if within(real(library), [own]):
                 tree.follow(library)
     entries, contents = tree.finish(hashes)
-    owners = _owners(python, system)
-    packaged = tuple(_packaged_files(tree, system, owners))
     return Tree(
         entries=entries,
         contents=contents,
-        packages=tuple(SystemPackage(name=system.display_name(owner), version=owner.version) for owner in owners)
-        if system
-        else (),
-        edited=find_edited(packaged, {f"/{entry.path}": entry.sha256 for entry in entries}),
+        edited=find_edited(tuple(_packaged_files(tree, python, system)), {f"/{entry.path}": entry.sha256 for entry in entries}),
         unknown=tuple(sorted(map(redact.line, machine.damaged))),
     )
 
@@ -135,18 +124,13 @@ def _first_outside(command: str, prefix: str) -> str:
     return ""
 
 
-def _owners(python: Interpreter, system: Database | None) -> tuple[Package, ...]:
-    """The packages that own the binary and the standard library, sorted; empty if this is not the system's Python."""
-    if system is None or not within(python.executable, PACKAGED):
-        return ()
+def _packaged_files(tree: LiveTree, python: Interpreter, system: Database) -> Iterator[PackagedFile]:
+    """The interpreter's files with their packages' checksums; none if this is not the system's Python."""
+    if not within(python.executable, PACKAGED):
+        return
     owners = system.owners(real(part) for part in [*binaries(python), f"{python.stdlib}/os.py"])
-    return tuple(sorted({package for packages in owners.values() for package in packages}))
-
-
-def _packaged_files(tree: LiveTree, system: Database | None, owners: Iterable[Package]) -> Iterator[PackagedFile]:
-    """The interpreter's files with their packages' checksums."""
-    for package in owners if system is not None else ():
-        for path, digest in system.checksums(package).items() if system is not None else ():
+    for package in sorted({package for packages in owners.values() for package in packages}):
+        for path, digest in system.checksums(package).items():
             directory, _, name = path.rpartition("/")
             found = tree.get(f"{real(directory)}/{name}")
             if found is not None and found.kind in ("file", "link"):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
 import msgspec
 
 from repro_env.environment.system.packages import Database, Package
-from repro_env.environment.system.tree import real
+from repro_env.environment.system.tree import chain, real
 from repro_env.oci.paths import SYSTEM_PATH
 from repro_env.schema.errors import UsageError
 
@@ -45,9 +44,9 @@ def find(system: Database, name: str) -> tuple[Program, ...]:
             hint = "install it on this machine first, or give the full path of the program"
             raise UsageError(f"{name} is neither a program nor a package of this machine", where=f"--with {name}", hint=hint)
         return (Program(package=package),)
-    programs = [Program(_chain(path))]
+    programs = [Program(chain(path))]
     while len(programs) <= _MAX_DEPTH and (command := script_interpreter(programs[-1].file)):
-        programs.append(Program(_chain(command)))
+        programs.append(Program(chain(command)))
     return tuple(programs)
 
 
@@ -59,20 +58,7 @@ def _directory(system: Database, path: str, name: str) -> Program:
             where=f"--with {name}",
             hint="name a program, a package, or a directory that no package owns",
         )
-    return Program(_chain(path.rstrip("/")), directory=directory)
-
-
-def _chain(path: str) -> tuple[str, ...]:
-    chain = []
-    for _ in range(40):
-        directory, _, last = path.rpartition("/")
-        directory = real(directory or "/").rstrip("/")
-        path = f"{directory}/{last}"
-        chain.append(path)
-        if not Path(path).is_symlink():
-            break
-        path = os.path.normpath(Path(directory or "/", Path(path).readlink()))
-    return tuple(chain)
+    return Program(chain(path.rstrip("/")), directory=directory)
 
 
 def script_interpreter(path: str) -> str:

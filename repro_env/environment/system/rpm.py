@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
@@ -90,10 +89,7 @@ class Database(packages.Database):
         relations = {package: described for package, described in map(self._parse, self._query()) if package.name != "gpg-pubkey"}
         if not relations:  # rpm stores trusted signing keys like packages
             raise LockError("the rpm database has no packages", where=str(directory), hint="try rpm --rebuilddb")
-        counts = Counter(package.architecture for package in relations if package.architecture != self.universal)
-        machine = os.uname().machine
-        native = machine if machine in counts else min(counts, key=lambda name: (-counts[name], name), default="")
-        super().__init__(relations, native)
+        super().__init__(relations, os.uname().machine)
         self._real_directories: dict[str, str] = {}
 
     def owners(self, paths: Iterable[str]) -> dict[str, tuple[Package, ...]]:

@@ -203,6 +203,20 @@ def real(path: str) -> str:
     return os.path.realpath(path)
 
 
+def chain(path: str) -> tuple[str, ...]:
+    """Every path from a name through symlinks to the file, with directories resolved."""
+    paths = []
+    for _ in range(_MAX_LINKS):
+        directory, _, name = path.rpartition("/")
+        directory = real(directory or "/").rstrip("/")
+        path = f"{directory}/{name}"
+        paths.append(path)
+        if not Path(path).is_symlink():
+            break
+        path = os.path.normpath(Path(directory or "/", Path(path).readlink()))
+    return tuple(paths)
+
+
 def within(path: str, directories: Iterable[str]) -> bool:
     """Whether a path is one of these directories or is below one of them."""
     return any(path == directory or path.startswith(directory.rstrip("/") + "/") for directory in directories)

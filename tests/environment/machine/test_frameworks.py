@@ -30,7 +30,7 @@ def interpretation(venv: Path) -> Interpretation:
     return Interpretation(
         interpreter=Interpreter(
             implementation="cpython", version="3.11.7", banner="", executable="/p/bin/python3", prefix="/p", stdlib="/p/lib",
-            platstdlib="/p/lib", libpython=None, cache_tag="", openssl="",
+            platstdlib="/p/lib", libpython=None, cache_tag="",
         ),
         layout=Layout(prefix=prefix, purelib=SITE, platlib=SITE, scripts="bin", headers="include"),
         kind="venv",

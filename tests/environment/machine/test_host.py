@@ -26,7 +26,6 @@ def test_the_facts_of_this_machine_can_be_stored() -> None:
     assert facts.cores == len(os.sched_getaffinity(0))
     assert facts.memory > 1 << 27
     assert facts.isa
-    assert facts.libc == " ".join(platform.libc_ver())
 
 
 def test_isa_returns_the_flags_for_numeric_libraries() -> None:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from repro_env.environment.python import interpreter as python
-from repro_env.environment.system import interpretertree
+from repro_env.environment.system import dpkg, interpretertree
 from repro_env.environment.system.tree import within
 from repro_env.io import process
 from repro_env.io.hashes import FileHashes
@@ -62,7 +62,7 @@ def facts(home: Path) -> Interpretation:
         interpreter=Interpreter(
             implementation="cpython", version="3.11.9", banner="3.11.9", executable=f"{home}/bin/{NAME}", prefix=str(alias),
             stdlib=f"{alias}/lib/{NAME}", platstdlib=f"{alias}/lib/{NAME}", libpython=f"{home}/lib/libpython3.11.so.1.0",
-            cache_tag="cpython-311", openssl="",
+            cache_tag="cpython-311",
         ),
         layout=Layout(prefix=str(env), purelib="lib/p", platlib="lib/p", scripts="bin", headers="include"),
         command=f"{env}/bin/python", kind="venv",
@@ -70,7 +70,7 @@ def facts(home: Path) -> Interpretation:
 
 
 def test_a_python_with_its_own_prefix_is_captured_completely(home: Path, hashes: FileHashes) -> None:
-    tree = interpretertree.interpreter_tree(facts(home), hashes=hashes)
+    tree = interpretertree.interpreter_tree(facts(home), dpkg.Database(), {}, hashes)
     start = f"{str(home.parent)[1:]}/"
     found = {
         entry.path.removeprefix(start): entry.target or ("program" if entry.executable else entry.kind)
@@ -96,11 +96,10 @@ def test_a_python_with_its_own_prefix_is_captured_completely(home: Path, hashes:
         f"{own}/lib/{NAME}/os.py": "file",
         f"{own}/lib/{NAME}/sitecustomize.py": "../../etc/site.py",
     }
-    assert tree.packages == ()
 
 
 def test_the_project_around_an_environment_is_not_captured(home: Path, hashes: FileHashes) -> None:
-    tree = interpretertree.interpreter_tree(facts(home), hashes=hashes)
+    tree = interpretertree.interpreter_tree(facts(home), dpkg.Database(), {}, hashes)
     assert not [entry.path for entry in tree.entries if "/project" in entry.path or ".venv" in entry.path]
 
 
@@ -108,7 +107,7 @@ def test_a_missing_part_is_named(home: Path, hashes: FileHashes) -> None:
     whole = facts(home)
     broken = msgspec.structs.replace(whole, interpreter=msgspec.structs.replace(whole.interpreter, stdlib=f"{home}/lib/gone"))
     with pytest.raises(InterpreterError) as caught:
-        interpretertree.interpreter_tree(broken, hashes=hashes)
+        interpretertree.interpreter_tree(broken, dpkg.Database(), {}, hashes)
     assert caught.value.where == f"{home}/lib/gone"
 
 
@@ -119,11 +118,11 @@ def test_every_name_of_an_environments_python_leads_to_the_binary(tmp_path: Path
     done = process.run([str(alias), "-m", "venv", "--without-pip", str(tmp_path / "env")])
     assert done.code == 0, done.stderr
     found = python.interpret(str(tmp_path / "env/bin/python"), {"PATH": os.environ["PATH"]})
-    tree = interpretertree.interpreter_tree(found, hashes=hashes)
+    tree = interpretertree.interpreter_tree(found, dpkg.Database(), {}, hashes)
     kinds = {f"/{entry.path}": entry for entry in tree.entries}
     assert kinds[str(tmp_path / "alias")].target == str(real.parent.parent)
     assert kinds[str(real)].executable
-    again = interpretertree.interpreter_tree(found, hashes=hashes)
+    again = interpretertree.interpreter_tree(found, dpkg.Database(), {}, hashes)
     assert again.entries == tree.entries
 
 
@@ -131,8 +130,8 @@ def test_own_libraries_found_only_by_ld_library_path_are_included(home: Path, ha
     elves.place(home / "far/libfar.so", elves.elf())
     environ = {"LD_LIBRARY_PATH": f"{home.parent}/cpython-3.11/far"}
     found = facts(home)
-    without = interpretertree.interpreter_tree(found, hashes=hashes)
-    tree = interpretertree.interpreter_tree(found, hashes=hashes, environ=environ)
+    without = interpretertree.interpreter_tree(found, dpkg.Database(), {}, hashes)
+    tree = interpretertree.interpreter_tree(found, dpkg.Database(), environ, hashes)
     added = {entry.path for entry in tree.entries} - {entry.path for entry in without.entries}
     assert added == {f"{home}/far"[1:], f"{home}/far/libfar.so"[1:]}
 
@@ -151,11 +150,10 @@ def test_files_of_a_packaged_python_are_compared_with_their_package(
     }
     files = [f"{stdlib}/{name}" for name in sums]
     machine.install("python3", *files, sums="".join(f"{md5}  {stdlib[1:]}/{name}\n" for name, md5 in sums.items()))
-    found = interpretertree.interpreter_tree(captured.facts, hashes=hashes, system=machine.database())
+    found = interpretertree.interpreter_tree(captured.facts, machine.database(), {}, hashes)
     if within(captured.facts.interpreter.executable, interpretertree.PACKAGED):
-        assert [package.name.partition(":")[0] for package in found.packages] == ["python3"]
         assert found.edited == (f"{stdlib}/json/__init__.py (python3)",)
         assert found.unknown == ()
     else:  # built here: no package owns it
-        assert (found.packages, found.edited, found.unknown) == ((), (), ())
+        assert (found.edited, found.unknown) == ((), ())
     assert found.entries == captured.interpreter.entries
