@@ -44,7 +44,6 @@ def test_a_capture_writes_no_secrets(ground: Ground) -> None:
     ground.capture()
     ground.capture("--json")
     spec = json.loads((ground.project / "repro" / "spec.json").read_text())
-    assert "<redacted>" in spec["observed"]["startup"]["printed"], "the output of Python was not recorded"
     assert {"WANDB_API_KEY", "MY_PLAIN", "AWS_SECRET_ACCESS_KEY"} <= set(spec["observed"]["variables"]["named"])
     assert any(distribution["direct_url"] for distribution in spec["observed"]["distributions"])
     assert spec["observed"]["source"]["git"]["remote"].startswith("https://git.example.org/")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -141,10 +140,14 @@ def collect_link_targets(
             if str(target) not in site_paths and inside(str(target)) not in lower:
                 tree.follow(str(target))  # only to collect the links on the way
             continue
-        files = list(itertools.islice(walk(real), MAX_FILES + 1)) if real.is_dir() else []
-        total = size + sum(file.size for file in files) + real.stat().st_size
+        total, number = size, count
+        for file in walk(real) if real.is_dir() else ():
+            total, number = total + file.size, number + 1
+            if total > MAX_SIZE or number > MAX_FILES:
+                break
+        total += real.stat().st_size
         problem = ""
-        if total > MAX_SIZE or count + len(files) > MAX_FILES:
+        if total > MAX_SIZE or number > MAX_FILES:
             problem = f"which has more than {MAX_SIZE // 10**6} MB or {MAX_FILES:,} files"
         elif tree.follow(str(target)) is None:
             problem = "which is not a file or directory that can be captured"
@@ -155,7 +158,7 @@ def collect_link_targets(
                 raise CaptureError(f"this file {problem}", where=str(here), hint=hint)
             skipped.append(redact.line(f"{here} {problem}: not captured; provide it to runs with --data {real}"))
             continue
-        size, count = total, count + len(files)
+        size, count = total, number
         if real.is_dir():
             tree.add_directory(str(real), composition.Bytecode(real))
     return tree

@@ -76,13 +76,26 @@ def start_up(facts: Interpretation, environ: Mapping[str, str]) -> Startup:
     except OSError as error:
         raise InterpreterError(f"this Python did not start: {error.strerror}", where=facts.command) from None
     values, problem = parse_report(lines, problem)
-    fields = {name: found[-1] for name, found in values.items() if name != "doing"}
     try:
-        fields["mapped"] = sorted(path for path in fields.get("mapped", ()) if redact.printable(path))
-        fields["locale"] = redact.line(fields.get("locale", ""))
-        return msgspec.convert({"sys_path": (), **fields, "problem": problem}, Startup)
-    except (TypeError, msgspec.ValidationError):
-        return Startup(problem=f"its report cannot be read {problem}".strip(), sys_path=(), mapped=(), locale="")
+        report = msgspec.convert({name: found[-1] for name, found in values.items() if found}, _StartupReport)
+    except msgspec.ValidationError:
+        report, problem = _StartupReport(), f"its report cannot be read; {problem}"
+    return Startup(
+        problem=problem,
+        sys_path=tuple(report.sys_path),
+        user_base=report.user_base,
+        mapped=tuple(sorted(filter(redact.printable, report.mapped))),
+        locale=redact.line(report.locale),
+    )
+
+
+class _StartupReport(msgspec.Struct):
+    """The report of the start-up probe. Only its types are checked: the paths may have any characters."""
+
+    sys_path: list[str] = []
+    user_base: str = ""
+    mapped: list[str] = []
+    locale: str = ""
 
 
 def run_script(facts: Interpretation, names: Sequence[str], environ: Mapping[str, str], timeout: float) -> tuple[list[str], str]:
