@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import urllib.parse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from repro_env.io.urls import origin
-from repro_env.oci.manifest import EMPTY, EMPTY_DATA, MAX_SIZE, Descriptor, Index, blob_of, parse
+from repro_env.oci.manifest import EMPTY, EMPTY_DATA, MAX_SIZE, Descriptor, Index, as_descriptor, blob_of, parse
 from repro_env.registry.client import Registry, pull
 from repro_env.schema import codec
 from repro_env.schema.errors import ArtifactError, NetworkError
@@ -28,47 +28,35 @@ def fallback_tag(digest: str) -> str:
 
 def list_referrers(registry: Registry, repository: str, digest: str, artifact_type: str = "") -> tuple[Descriptor, ...]:
     """The referrers of a manifest, from the API and the tag, without duplicates, sorted by digest."""
-    by_digest = {
-        descriptor.digest: descriptor
-        for descriptor in (*_read_tag(registry, repository, digest)[1], *(_by_api(registry, repository, digest) or ()))
-    }
-    descriptors = (descriptor for _, descriptor in sorted(by_digest.items()))
-    return tuple(descriptor for descriptor in descriptors if not artifact_type or descriptor.artifact_type == artifact_type)
+    found = (*_read_tag(registry, repository, digest)[1], *_by_api(registry, repository, digest))
+    by_digest = {descriptor.digest: descriptor for descriptor in found if artifact_type in ("", descriptor.artifact_type)}
+    return tuple(descriptor for _, descriptor in sorted(by_digest.items()))
 
 
-def attach(
-    registry: Registry,
-    repository: str,
-    subject: Blob,
-    artifact_type: str,
-    blobs: Sequence[Blob | Descriptor],
-    annotations: Mapping[str, str] | None = None,
-) -> Blob:
+def attach(registry: Registry, repository: str, subject: Blob, artifact_type: str, blobs: Sequence[Descriptor]) -> Blob:
     """Attach a manifest with these blobs to the manifest `subject`. The blobs must exist (`ensure`, `upload`). Deterministic.
 
     If the registry does not confirm the subject, the index of the fallback tag is updated and read again, because two programs
     may update it at the same time.
     """
     config = registry.ensure(repository, EMPTY_DATA, EMPTY)
-    document: dict[str, object] = {
-        "artifactType": artifact_type,
-        "config": _descriptor(config),
-        "layers": [_descriptor(blob) for blob in blobs] or [_descriptor(config)],
-        "mediaType": MANIFEST,
-        "schemaVersion": 2,
-        "subject": _descriptor(subject),
-    }
-    if annotations:
-        document["annotations"] = dict(annotations)
-    data = codec.canonical(document)
+    data = codec.canonical(
+        {
+            "artifactType": artifact_type,
+            "config": as_descriptor(config),
+            "layers": [{**as_descriptor(blob), "annotations": blob.annotations} for blob in blobs],
+            "mediaType": MANIFEST,
+            "schemaVersion": 2,
+            "subject": as_descriptor(subject),
+        }
+    )
     manifest = blob_of(data, MANIFEST)
     is_listed = any(descriptor.digest == manifest.digest for descriptor in list_referrers(registry, repository, subject.digest))
     if is_listed and registry.head(repository, manifest.digest) is not None:
         return manifest
     _, confirmed_subject = registry.put_manifest(repository, manifest.digest, data, MANIFEST)
     if confirmed_subject != subject.digest:
-        entry = Descriptor(MANIFEST, manifest.digest, manifest.size, artifact_type, dict(annotations) if annotations else None)
-        _add(registry, repository, subject.digest, entry)
+        _add(registry, repository, subject.digest, Descriptor(MANIFEST, manifest.digest, manifest.size, artifact_type))
     return manifest
 
 
@@ -77,23 +65,20 @@ def _add(registry: Registry, repository: str, digest: str, entry: Descriptor) ->
     tag = fallback_tag(digest)
     where = registry.where(repository, tag)
     for _ in range(_MAX_WRITES):
-        data_before, descriptors = _read_tag(registry, repository, digest)
+        before, descriptors = _read_tag(registry, repository, digest)
         if any(descriptor.digest == entry.digest for descriptor in descriptors):
             return
         # Entries of other programs are kept unchanged, with fields that repro-env does not use.
-        index: dict[str, Any] = (
-            msgspec.json.decode(data_before) if data_before else {"manifests": [], "mediaType": INDEX, "schemaVersion": 2}
-        )
+        empty = {"manifests": [], "mediaType": INDEX, "schemaVersion": 2}
+        index: dict[str, Any] = msgspec.json.decode(before) if before else empty
         index["manifests"] = sorted([*index["manifests"], msgspec.to_builtins(entry)], key=lambda entry: str(entry["digest"]))
         data = codec.canonical(index)
         if len(data) > MAX_SIZE:
             what = f"this index of referrers would have more than the allowed {MAX_SIZE:,} bytes"
             raise ArtifactError(what, where=where, hint="delete old referrers")
         registry.put_manifest(repository, tag, data, INDEX)
-    if all(descriptor.digest != entry.digest for descriptor in _read_tag(registry, repository, digest)[1]):
-        raise NetworkError(
-            "another program keeps overwriting this index of referrers", where=where, hint="push again when it has finished"
-        )
+    what = "another program keeps overwriting this index of referrers"
+    raise NetworkError(what, where=where, hint="push again when it has finished")
 
 
 def _read_tag(registry: Registry, repository: str, digest: str) -> tuple[bytes, tuple[Descriptor, ...]]:
@@ -105,40 +90,30 @@ def _read_tag(registry: Registry, repository: str, digest: str) -> tuple[bytes, 
     return data, _index(data, media_type, registry.where(repository, tag))
 
 
-def _by_api(registry: Registry, repository: str, digest: str) -> tuple[Descriptor, ...] | None:
-    """The referrers from the API; None if the registry does not have it."""
-    server = registry.server
-    url = server.url(f"{repository}/referrers/{digest}")
-    first = url
+def _by_api(registry: Registry, repository: str, digest: str) -> tuple[Descriptor, ...]:
+    """The referrers from the API; empty if the registry does not have it."""
+    server, where = registry.server, registry.where(repository, digest)
+    first = url = server.url(f"{repository}/referrers/{digest}")
     descriptors: list[Descriptor] = []
     for _ in range(_MAX_PAGES):
-        with server.send("GET", url, scope=(pull(repository),), headers={"Accept": INDEX}) as answer:
-            media_type = answer.content_type
-            if answer.status in (400, 404, 405) or (answer.status == 200 and media_type != INDEX):
-                return None
+        with server.send("GET", url, scope=pull(repository), headers={"Accept": INDEX}) as answer:
+            if answer.status in (400, 404, 405) or (answer.status == 200 and answer.content_type != INDEX):
+                return ()
             if answer.status != 200:
-                raise server.status_error(answer, registry.where(repository, digest), doing="pull")
+                raise server.status_error(answer, where, doing="pull")
             data = answer.read(MAX_SIZE)
             next_page = _NEXT.match(answer.headers.get("Link", ""))
         if data is None:
-            raise NetworkError(
-                "the list of referrers was incomplete each time", where=registry.where(repository, digest), hint="try again"
-            )
-        descriptors += _index(data, media_type, registry.where(repository, digest))
+            raise NetworkError("the list of referrers was incomplete", where=where, hint="try again")
+        descriptors += _index(data, INDEX, where)
         if next_page is None:
             return tuple(descriptors)
         url = urllib.parse.urljoin(url, next_page[1])
         if origin(url) != origin(first):
-            raise NetworkError(
-                "the next page of the list of referrers is on another server",
-                where=registry.where(repository, digest),
-                hint="ask its administrator",
-            )
-    raise NetworkError(
-        f"the list of referrers has more than {_MAX_PAGES} pages",
-        where=registry.where(repository, digest),
-        hint="delete old referrers",
-    )
+            what = "the next page of the list of referrers is on another server"
+            raise NetworkError(what, where=where, hint="ask its administrator")
+    what = f"the list of referrers has more than {_MAX_PAGES} pages"
+    raise NetworkError(what, where=where, hint="delete old referrers")
 
 
 def _index(data: bytes, media_type: str, where: str) -> tuple[Descriptor, ...]:
@@ -146,8 +121,3 @@ def _index(data: bytes, media_type: str, where: str) -> tuple[Descriptor, ...]:
     if not isinstance(index, Index):
         raise ArtifactError("this is not an index of referrers", where=where, hint="delete that tag, and push again")
     return index.manifests
-
-
-def _descriptor(blob: Blob | Descriptor) -> dict[str, object]:
-    fields: dict[str, object] = {"digest": blob.digest, "mediaType": blob.media_type, "size": blob.size}
-    return {**fields, "annotations": blob.annotations} if isinstance(blob, Descriptor) and blob.annotations else fields

@@ -1,9 +1,11 @@
-"""Send authenticated requests to a registry, and describe its errors."""
+"""Send authenticated requests to a registry, get the tokens that it requires, and describe its errors."""
 
 from __future__ import annotations
 
 import contextlib
-import os
+import re
+import time
+import urllib.parse
 from collections.abc import Iterator, Mapping
 
 import msgspec
@@ -13,13 +15,21 @@ from repro_env.io.failures import LATER
 from repro_env.io.registryhttp import PAUSE, TRIES, Source, Web
 from repro_env.io.response import Answer
 from repro_env.io.urls import check, is_loopback, origin
-from repro_env.registry import challenge, token
 from repro_env.registry.reference import api_host
 from repro_env.schema import codec, redact
-from repro_env.schema.errors import NetworkError
+from repro_env.schema.errors import NetworkError, SpecError
 
+_ADMIN = "ask its administrator"
 _MAX_ERROR = 1 << 16
+_MAX_TOKEN = 1 << 20
 _MAX_QUOTE = 300
+_MIN_LIFETIME = 60
+"""Seconds; also the lifetime of a token that does not say, as in Docker."""
+_USABLE = 0.8
+"""The part of the lifetime in which a token is used: it must still be valid when it arrives."""
+_CHALLENGE = re.compile(r'[\s,]*(?:([A-Za-z][\w-]*)(?:\s+|\s*(?=,|\Z)))?(?:([\w-]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+)))?')
+"""The next scheme, parameter, or both."""
+_MAX_HEADER = 8000
 
 
 class _Error(msgspec.Struct, frozen=True):
@@ -31,28 +41,54 @@ class _Errors(msgspec.Struct, frozen=True):
     errors: list[_Error] = []
 
 
-class Server:
-    """Requests to one registry.
+class _TokenAnswer(msgspec.Struct, frozen=True):
+    token: str | None = None
+    access_token: str | None = None
+    expires_in: int | float | None = None
 
-    May be used from several threads and in forked processes, and be pickled: secrets are then read again.
+
+class Token(msgspec.Struct, frozen=True):
+    """A bearer token. `str` and `repr` do not reveal it."""
+
+    value: str
+    expires: float
+    """When it should be replaced, by the monotonic clock."""
+
+    def __repr__(self) -> str:
+        return "<token>"
+
+    __str__ = __repr__
+
+
+def parse_challenges(header: str) -> dict[str, dict[str, str]]:
+    """Parse `WWW-Authenticate`, in which a registry says how it wants requests to be authenticated.
+
+    Returns scheme -> parameters, with names in lower case. Parsing ends at the first invalid text.
     """
+    challenges: dict[str, dict[str, str]] = {}
+    scheme, position, header = "", 0, header[:_MAX_HEADER]
+    while (match := _CHALLENGE.match(header, position)) and (match[1] or (match[2] and scheme)):
+        scheme = (match[1] or scheme).lower()
+        parameters = challenges.setdefault(scheme, {})
+        if match[2]:
+            parameters.setdefault(match[2].lower(), re.sub(r"\\(.)", r"\1", match[3]) if match[4] is None else match[4])
+        position = match.end()
+    return challenges
+
+
+class Server:
+    """Requests to one registry. May be used from several threads."""
 
     def __init__(self, host: str, *, pause: float = PAUSE) -> None:
         self.host = host
         """As in references; the API may be on another host (docker.io)."""
         self.web = Web(pause=pause)
         self._base = ""
-        self._challenge: challenge.Challenge | None = None
+        self._challenge: tuple[str, dict[str, str]] | None = None
+        """The scheme that the registry requires, `basic` or `bearer`, with its parameters."""
         self._credentials: dockerlogin.Credentials | None = None
-        self._tokens: dict[tuple[str, ...], token.Token] = {}
-        self._pid = os.getpid()
-
-    def __getstate__(self) -> dict[str, object]:
-        return {"host": self.host, "web": self.web, "_base": self._base}
-
-    def __setstate__(self, state: dict[str, object]) -> None:
-        self.__dict__.update(state)
-        self._challenge, self._credentials, self._tokens, self._pid = None, None, {}, os.getpid()
+        self._tokens: dict[str, Token] = {}
+        """By scope."""
 
     def url(self, path: str) -> str:
         """The URL of a path below `/v2/`. A registry on this machine may use plain HTTP: this is checked once."""
@@ -68,20 +104,17 @@ class Server:
         method: str,
         url: str,
         *,
-        scope: tuple[str, ...],
+        scope: str,
         headers: Mapping[str, str] | None = None,
         body: bytes | Source | None = None,
         tries: int = TRIES,
     ) -> Iterator[Answer]:
         """Send a request, with credentials if necessary, and only to this registry. The response may have any status except 401.
 
-        `scope`: the permissions, in the form of token scopes. A `Source` is sent once; 401 is then
-        returned.
+        `scope`: the permissions, in the form of a token's scope. A `Source` is sent once; 401 is then returned.
         """
-        scope = challenge.merge_scopes(scope)
         check(url, given_by=self.url(""))
         is_own = origin(url) == origin(self.url(""))
-        can_repeat = not isinstance(body, Source)
         for attempt in range(2):
             authorization = self._authorization(scope) if is_own else ""
             with self.web.send(method, url, headers=headers, authorization=authorization, body=body, tries=tries) as answer:
@@ -89,79 +122,94 @@ class Server:
                     yield answer
                     return
                 self._authenticate(answer, scope, used=authorization, last=attempt == 1)
-                if not can_repeat:
+                if isinstance(body, Source):
                     yield answer
                     return
 
     def status_error(self, answer: Answer, where: str, *, doing: str) -> NetworkError:
         """The error for an unexpected status. `doing`: `pull` or `push`."""
-        status = answer.status
+        status, hint = answer.status, LATER
         if origin(answer.url) != origin(self.url("")):
             what = f"the registry redirects to {redact.url(answer.url)}, which answers with status {status}"
-            return NetworkError(what, where=where, hint=LATER)
-        hint = LATER
+            return NetworkError(what, where=where, hint=hint)
         if status in (401, 403):
             user = f"the credentials from {self._credentials.source} are" if self._credentials else "anonymous users are"
             what, hint = f"{user} not allowed to {doing}", f"log in as a user who may {doing}: docker login {self.host}"
         elif status in (404, 410):
             what, hint = "the registry does not have this image or blob", "check the name; it may have been deleted"
         elif status == 413:
-            what, hint = "the registry does not accept data of this size", "ask its administrator"
+            what, hint = "the registry does not accept data of this size", _ADMIN
         elif status == 429:
             waiting = answer.headers.get("Retry-After", "")
             pause = f" and asks to wait {waiting} s" if waiting.isascii() and waiting.isdigit() else ""
-            what, hint = f"the registry received too many requests{pause}", "wait a while and try again"
-            hint += "" if self._credentials else f"; with docker login {self.host} more may be allowed"
-        elif status >= 500:
-            what = "the registry has an internal problem"
+            what, hint = f"the registry received too many requests{pause}", "wait a while and try again, or log in"
         else:
-            what = "the registry did not accept the request"
+            what = "the registry has an internal problem" if status >= 500 else "the registry did not accept the request"
         return NetworkError(f"{what} (status {status}){self._message(answer)}", where=where, hint=hint)
 
-    def close(self) -> None:
-        """Close the connections of this thread."""
-        self.web.close()
-
-    def _authorization(self, scope: tuple[str, ...]) -> str:
-        if self._challenge is None:
-            return ""
-        if self._challenge.scheme == "basic":
+    def _authorization(self, scope: str) -> str:
+        if self._challenge is not None and self._challenge[0] == "basic":
             return self._credentials.basic if self._credentials else ""
-        cached = self._tokens.get(scope)
-        return f"Bearer {cached.value}" if cached is not None and cached.is_fresh else ""
+        token = self._tokens.get(scope)
+        return f"Bearer {token.value}" if token is not None and time.monotonic() < token.expires else ""
 
-    def _authenticate(self, answer: Answer, scope: tuple[str, ...], *, used: str, last: bool) -> None:
+    def _authenticate(self, answer: Answer, scope: str, *, used: str, last: bool) -> None:
         """Get the credentials that a response with status 401 requires. Raises `NetworkError` if there is nothing more to try."""
-        if self._credentials is None:
-            self._credentials = dockerlogin.find(self.host)
-        challenges = challenge.parse(answer.headers.get("WWW-Authenticate", ""))
-        bearer = next((offer for offer in challenges if offer.scheme == "bearer"), None)
-        basic = next((offer for offer in challenges if offer.scheme == "basic"), None)
-        if last or (basic is not None and bearer is None and used):
-            if self._credentials is None:
-                raise self._no_credentials()
+        self._credentials = self._credentials or dockerlogin.find(self.host)
+        challenges = parse_challenges(answer.headers.get("WWW-Authenticate", ""))
+        if challenges.keys().isdisjoint({"bearer", "basic"}) and not last:
+            what = f"the registry requires an unsupported kind of authentication: {redact.line(', '.join(challenges))[:100] or 'nothing'}"
+            raise NetworkError(what, where=self.host, hint=_ADMIN)
+        if "bearer" in challenges and not last:
+            self._challenge = ("bearer", challenges["bearer"])
+            self._tokens[scope] = self._request_token(challenges["bearer"], scope)
+            return
+        if self._credentials is None or not self._credentials.password:
+            what = f"the registry requires credentials (status 401), and there are none for it in {dockerlogin.config_file()}"
+            raise NetworkError(what, where=self.host, hint=f"docker login {self.host}")
+        if last or used:
             what = f"the registry does not accept the credentials from {self._credentials.source} (status 401){self._message(answer)}"
             raise NetworkError(what, where=self.host, hint=f"log in as a user with this permission: docker login {self.host}")
-        if bearer is not None:
-            self._challenge = bearer
-            self._tokens[scope] = token.request_token(
-                self.web, bearer, scope, self._credentials, host=self.host, given_by=self.url("")
-            )
-        elif basic is not None:
-            if self._credentials is None or not self._credentials.password:
-                raise self._no_credentials()
-            self._challenge = basic
-        else:
-            schemes = ", ".join(offer.scheme for offer in challenges) or "nothing"
-            raise NetworkError(
-                f"the registry requires an unsupported kind of authentication: {redact.line(schemes)[:100]}",
-                where=self.host,
-                hint="ask its administrator",
-            )
+        self._challenge = ("basic", {})
 
-    def _no_credentials(self) -> NetworkError:
-        what = f"the registry requires credentials (status 401), and there are none for it in {dockerlogin.config_file()}"
-        return NetworkError(what, where=self.host, hint=f"docker login {self.host}")
+    def _request_token(self, parameters: Mapping[str, str], scope: str) -> Token:
+        """Request a token from the server that a challenge names. Raises `NetworkError`, which contains no secret."""
+        realm, service, credentials = parameters.get("realm", ""), parameters.get("service", ""), self._credentials
+        if not realm:
+            what = "this registry requires a token, but does not say where to get one"
+            raise NetworkError(what, where=self.host, hint=_ADMIN)
+        check(realm, given_by=self.url(""))
+        shown = redact.url(realm)
+        scopes = list(dict.fromkeys((scope, *parameters.get("scope", "").split())))
+        if credentials is not None and credentials.identity:
+            fields = {"grant_type": "refresh_token", "client_id": "repro-env", "refresh_token": credentials.identity}
+            body = urllib.parse.urlencode({**fields, "service": service, "scope": " ".join(scopes)}).encode()
+            request = self.web.send("POST", realm, body=body, headers={"Content-Type": "application/x-www-form-urlencoded"})
+        else:
+            query = urllib.parse.urlencode([("service", service)] * bool(service) + [("scope", scope) for scope in scopes])
+            url = f"{realm}{'&' if '?' in realm else '?'}{query}"
+            request = self.web.send("GET", url, authorization=credentials.basic if credentials else "")
+        with request as answer:
+            if answer.status in (400, 401, 403):
+                whose = (
+                    f"does not accept the credentials from {credentials.source}"
+                    if credentials
+                    else "requires credentials, and there are none"
+                )
+                what = f"the token server {whose} for {self.host} (status {answer.status})"
+                raise NetworkError(what, where=shown, hint=f"docker login {self.host}")
+            data = answer.read(_MAX_TOKEN) if answer.status == 200 else None
+            if data is None:
+                what = f"the token server did not answer with a token for {self.host} (status {answer.status})"
+                raise NetworkError(what, where=shown, hint=LATER)
+        try:
+            token = codec.decode(data, _TokenAnswer, where=shown)
+        except SpecError:
+            token = _TokenAnswer()
+        value = token.token or token.access_token or ""
+        if not value or not value.isascii() or not value.isprintable():
+            raise NetworkError("the token server's answer contains no valid token", where=shown, hint=_ADMIN)
+        return Token(value, time.monotonic() + _USABLE * max(_MIN_LIFETIME, token.expires_in or 0))
 
     def _message(self, answer: Answer) -> str:
         """The registry's own message as one clause, without secrets that it may repeat."""
@@ -170,7 +218,7 @@ class Server:
             errors = codec.decoder(_Errors).decode(data or b"").errors[:3]
         except (NetworkError, msgspec.DecodeError, RecursionError):
             return ""
-        secrets = [item.value for item in self._tokens.values()] + list(self._credentials.hidden if self._credentials else ())
+        secrets = [token.value for token in self._tokens.values()] + list(self._credentials.hidden if self._credentials else ())
         text = "; ".join(": ".join(filter(None, (error.code, error.message))) for error in errors)
         text = redact.line(text, secrets)
         return f": {text[:_MAX_QUOTE]}" if text else ""

@@ -411,5 +411,5 @@ def attach_changed(done: Pushed, change: Callable[[list[Descriptor]], None]) -> 
         change(files)
         data, media_type, digest = client.manifest(image.repository, image.digest)
         subject = Blob(media_type=media_type, digest=digest, size=len(data))
-        artifact = attach(client, ref.repository, subject, remote.SPEC_TYPE, files, {"org.example": "attach_changed"})
+        artifact = attach(client, ref.repository, subject, remote.SPEC_TYPE, files)
     return f"{ref.name}@{artifact.digest}"

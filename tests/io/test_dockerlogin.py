@@ -86,7 +86,7 @@ def test_an_identity_token_is_read(docker_directory: Path) -> None:
 
 def test_credentials_do_not_appear_in_text() -> None:
     from repro_env.io.dockerlogin import Credentials
-    from repro_env.registry.token import Token
+    from repro_env.registry.server import Token
 
     shown = (
         f"{Credentials('me', SECRET, SECRET, 'a file')!r} {Credentials('me', SECRET)} {Token(SECRET, 0.0)!r} {Token(SECRET, 0.0)}"

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from repro_env.oci.manifest import blob_of, digest_of
+from repro_env.oci.manifest import digest_of
 from repro_env.registry.client import Registry
 from repro_env.schema.errors import ArtifactError, NetworkError, ReproEnvError
-from repro_env.schema.image import INDEX, MANIFEST, Blob
+from repro_env.schema.image import MANIFEST, Blob
 from tests.fakes.front import Front
 
 DATA = os.urandom(1 << 20) * 3
@@ -338,24 +338,6 @@ def test_an_incomplete_manifest_is_requested_again(front: Front, registry: Regis
     front.fail("GET", "/manifests/", "cut", 10, times=100)
     with pytest.raises(NetworkError, match="interrupted each time"):
         registry.manifest("team/faults", "v2")
-
-
-def test_an_index_entry_with_a_wrong_size_is_rejected(front: Front, registry: Registry, stored_blob: Blob) -> None:
-    data, _, digest = registry.manifest("team/faults", "v2")
-    entry = b'{"mediaType":"%b","digest":"%b","size":%d,"platform":{"os":"linux","architecture":"amd64"}}'
-    for size, good in ((len(data), True), (len(data) + 1, False)):
-        index = b'{"schemaVersion":2,"mediaType":"%b","manifests":[%b]}' % (
-            INDEX.encode(),
-            entry % (MANIFEST.encode(), digest.encode(), size),
-        )
-        made = blob_of(index, INDEX)
-        registry.put_manifest("team/faults", "many", index, INDEX)
-        if good:
-            assert registry.image("team/faults", made.digest, architecture="amd64")[2] == digest
-        else:
-            with pytest.raises(ArtifactError, match="size in its index") as caught:
-                registry.image("team/faults", made.digest, architecture="amd64")
-            check_error(caught.value, front.host)
 
 
 @pytest.mark.parametrize("method", ["POST", "PATCH", "PUT"])

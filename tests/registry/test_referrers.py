@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from repro_env.oci.manifest import EMPTY_DATA, Manifest, blob_of, parse
+from repro_env.oci.manifest import EMPTY_DATA, Descriptor, Manifest, blob_of, parse
 from repro_env.registry import referrers
 from repro_env.registry.client import Registry
 from repro_env.schema.errors import ArtifactError, NetworkError
@@ -35,7 +35,11 @@ def either(request: pytest.FixtureRequest, front: Front) -> Front:
 
 def attach(registry: Registry, image: Blob, text: str, kind: str = SPEC) -> Blob:
     blob = registry.ensure("team/referrers", text.encode(), "application/json")
-    return referrers.attach(registry, "team/referrers", image, kind, [blob], {"org.example.name": text})
+    return referrers.attach(registry, "team/referrers", image, kind, [described(blob, {"org.example.name": text})])
+
+
+def described(blob: Blob, annotations: dict[str, str]) -> Descriptor:
+    return Descriptor(blob.media_type, blob.digest, blob.size, None, annotations)
 
 
 def test_attached_manifests_are_listed(either: Front, registry: Registry, request: pytest.FixtureRequest) -> None:
@@ -110,8 +114,11 @@ def test_entries_of_other_programs_in_the_tag_are_kept(registry: Registry) -> No
 def test_the_same_input_gives_the_same_digest(registry: Registry) -> None:
     image = subject(registry, "same")
     blobs = [registry.ensure("team/referrers", text, "text/plain") for text in (b"a", b"b")]
-    forward = referrers.attach(registry, "team/referrers", image, SPEC, blobs, {"a": "1", "b": "2"})
-    assert referrers.attach(registry, "team/referrers", image, SPEC, blobs, {"b": "2", "a": "1"}) == forward
+    made = [
+        referrers.attach(registry, "team/referrers", image, SPEC, [described(blob, annotations) for blob in blobs])
+        for annotations in ({"a": "1", "b": "2"}, {"b": "2", "a": "1"})
+    ]
+    assert made[0] == made[1]
 
 
 def test_an_entry_that_another_program_overwrote_is_added_again(front: Front, registry: Registry) -> None:
