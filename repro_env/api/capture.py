@@ -11,8 +11,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from repro_env.delivery.dockerfile import directory
-from repro_env.delivery.documents import files
+from repro_env.delivery.documents import dockerfile, files
 from repro_env.environment import assembly, lock
 from repro_env.environment import code as capturedcode
 from repro_env.environment.bundle import Bundle
@@ -94,9 +93,9 @@ def capture(request: Request, *, store: Store, tell: Tell) -> CaptureResult:
     bundle.packages(locked)
     locked.check_unchanged()
     by_digest = {wheel.wheel.sha256: wheel for wheel in locked.wheels}
-    if problem := directory.write(output, spec, store, lambda wheel: wheels.facts_of(by_digest[wheel.sha256], store)):
+    if problem := dockerfile.write(output, spec, store, lambda wheel: wheels.facts_of(by_digest[wheel.sha256], store)):
         tell(f"no Dockerfile was written: {problem}; `repro-env rebuild` can still build the image")
-    files.write(output, spec, store.facts)
+    files.write(output, spec)
     blobs.keep_only(spec.carried)  # remove the blobs of earlier captures
     sourcedirectory.remember(spec, store)
     return CaptureResult(

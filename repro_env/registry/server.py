@@ -191,12 +191,12 @@ class Server:
             request = self.web.send("GET", url, authorization=credentials.basic if credentials else "")
         with request as answer:
             if answer.status in (400, 401, 403):
-                whose = (
+                problem = (
                     f"does not accept the credentials from {credentials.source}"
                     if credentials
                     else "requires credentials, and there are none"
                 )
-                what = f"the token server {whose} for {self.host} (status {answer.status})"
+                what = f"the token server {problem} for {self.host} (status {answer.status})"
                 raise NetworkError(what, where=shown, hint=f"docker login {self.host}")
             data = answer.read(_MAX_TOKEN) if answer.status == 200 else None
             if data is None:

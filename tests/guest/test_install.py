@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 
 from repro_env.delivery.builder import imageentries
-from repro_env.delivery.dockerfile import directory as dockerfile
+from repro_env.delivery.documents import dockerfile
 from repro_env.guest import install
 from repro_env.oci import wheel as rule
 from repro_env.oci.entry import Entry

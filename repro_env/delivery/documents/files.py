@@ -1,68 +1,75 @@
-"""The files of a spec: lock files, SBOM and the spec itself. A file that is already up to date is not written again."""
+"""The files of a spec: lock files, SBOM and the spec itself. Templates of files ship with the package and contain no decisions."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from repro_env.delivery.documents import templates
+from repro_env.io import package
 from repro_env.io.files import atomic_write
 from repro_env.schema import codec
+from repro_env.schema.errors import SpecError
 from repro_env.schema.spec import Spec
-from repro_env.store.facts import FactCache
-from repro_env.version import __version__
 
-_KIND = "rendered"
-
-
-class _WrittenFiles(msgspec.Struct, frozen=True):
-    files: dict[str, str]
-    """Name -> sha256 (hex)."""
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 
-def write(output: Path, spec: Spec, facts: FactCache) -> None:
+def write(output: Path, spec: Spec) -> None:
     """Write the lock files and the SBOM, then the spec. `conda-explicit.txt` is removed if the spec has no conda packages."""
-    data = codec.pretty(spec)
-    names = ["pylock.toml", "requirements.txt", "sbom.cdx.json"] + (["conda-explicit.txt"] if spec.identity.packages else [])
-    key = (__version__, hashlib.sha256(data).hexdigest(), templates.state())
-    update(output, names, key, lambda: {name: render(spec) for name, render in _renderers().items() if name in names}, facts)
-    if not spec.identity.packages:
-        (output / "conda-explicit.txt").unlink(missing_ok=True)
-    if _sha256(output / "spec.json") != hashlib.sha256(data).hexdigest():
-        atomic_write(output / "spec.json", data)
+    from repro_env.delivery.documents import lockfiles, sbom  # these imports are slow
 
-
-def update(
-    output: Path, names: Sequence[str], key: tuple[object, ...], make: Callable[[], dict[str, bytes]], facts: FactCache
-) -> None:
-    """Write files unless they were already written for this key and have not changed since."""
-    digest = codec.digest((names, key))
-    written = facts.recall(_KIND, digest, _WrittenFiles)
-    if written is not None and all(_sha256(output / name) == written.files.get(name) for name in names):
-        return
-    files = make()
-    for name, data in files.items():
-        atomic_write(output / name, data)
-    digests = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
-    facts.put(_KIND, digest, codec.canonical(_WrittenFiles(digests)))
-
-
-def _renderers() -> dict[str, Callable[[Spec], bytes]]:
-    from repro_env.delivery.documents import condaexplicit, pylock, requirements, sbom  # these imports are slow
-
-    return {
-        "requirements.txt": requirements.render,
-        "pylock.toml": pylock.render,
-        "conda-explicit.txt": condaexplicit.render,
-        "sbom.cdx.json": sbom.render,
+    documents = {
+        "requirements.txt": lockfiles.requirements(spec),
+        "pylock.toml": lockfiles.pylock(spec),
+        "sbom.cdx.json": sbom.render(spec),
     }
+    if spec.identity.packages:
+        documents["conda-explicit.txt"] = lockfiles.conda_explicit(spec)
+    else:
+        (output / "conda-explicit.txt").unlink(missing_ok=True)
+    update(output, {**documents, "spec.json": codec.pretty(spec)})
 
 
-def _sha256(path: Path) -> str:
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError:
-        return ""
+def update(output: Path, documents: Mapping[str, bytes]) -> None:
+    """Write files by name. A file that has these bytes is not written again."""
+    for name, data in documents.items():
+        path = output / name
+        if not path.is_file() or path.read_bytes() != data:
+            atomic_write(path, data)
+
+
+def render(name: str, /, **values: object) -> bytes:
+    """Return a template filled with values, as UTF-8. Raises `SpecError` for a value that does not fit into one line."""
+    return _environment().get_template(name).render(values).encode()
+
+
+def template_directory() -> Path:
+    """Return the directory of the templates: in the installed package, or next to it in a checkout."""
+    shipped = package.ROOT / "_templates"
+    return shipped if shipped.is_dir() else package.ROOT.parent / "templates"
+
+
+@lru_cache(maxsize=1)
+def _environment() -> Environment:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(  # noqa: S701 - no HTML
+        loader=FileSystemLoader(template_directory()),
+        undefined=StrictUndefined,
+        finalize=_one_line,
+        keep_trailing_newline=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["toml"] = json.dumps  # the escapes of JSON are valid in TOML
+    return environment
+
+
+def _one_line(value: Any) -> Any:
+    if isinstance(value, str) and not value.isprintable():
+        raise SpecError(f"a value contains a line break or a control character: {value!r}", hint="capture again")
+    return value

@@ -12,7 +12,6 @@ from typing import Any
 from urllib.parse import quote
 from uuid import UUID
 
-from repro_env.delivery.documents import purl
 from repro_env.schema import codec
 from repro_env.schema.artifact import CondaPackage, TreeBlob, Wheel
 from repro_env.schema.spec import Spec, WheelHint
@@ -20,6 +19,8 @@ from repro_env.schema.spec import Spec, WheelHint
 MEDIA_TYPE = "application/vnd.cyclonedx+json; version=1.6"
 
 _Component = dict[str, Any]
+_VENDORS = ["almalinux", "amazon", "centos", "debian", "fedora", "opensuse", "oracle", "redhat", "rocky", "suse", "ubuntu"]
+"""Namespaces of package URLs. The name of an operating system begins like its namespace: `Red Hat`, `Ubuntu`."""
 
 
 def render(spec: Spec) -> bytes:
@@ -71,9 +72,13 @@ def _packages(spec: Spec) -> Iterator[_Component]:
     hints = {hint.sha256: hint for hint in (*spec.hints.wheels, *spec.hints.packages)}
     for wheel in identity.distributions:
         site = (("prefix", identity.layout_of(wheel).prefix),) if wheel.place else ()
-        yield _artifact(f"wheel/{wheel.key}", wheel, hints.get(wheel.sha256), purl.wheel(wheel), *site)
+        purl = f"pkg:pypi/{wheel.name}@{_quoted(wheel.version)}?file_name={_quoted(wheel.filename)}"
+        yield _artifact(f"wheel/{wheel.key}", wheel, hints.get(wheel.sha256), purl, *site)
     for package in identity.packages:
-        yield _artifact(package.key, package, hints.get(package.sha256), purl.conda(package))
+        kind = "conda" if package.filename.endswith(".conda") else "tar.bz2"
+        qualifiers = f"build={_quoted(package.build)}&subdir={package.subdir}&type={kind}"
+        purl = f"pkg:conda/{package.name}@{_quoted(package.version)}?{qualifiers}"
+        yield _artifact(package.key, package, hints.get(package.sha256), purl)
 
 
 def _artifact(
@@ -97,17 +102,22 @@ def _artifact(
 
 
 def _system(spec: Spec) -> Iterator[_Component]:
-    """Yield the operating system packages that own files of the base."""
-    family = purl.family(spec)
+    """Yield the operating system packages that own files of the base. Without a known vendor, scanners get no package URL."""
+    families = {library.owner.partition(" ")[0] for library in spec.observed.libraries} & {"deb", "rpm"}
+    word = spec.observed.host.os.partition(" ")[0].lower()
+    vendor = next((vendor for vendor in _VENDORS if word and vendor.startswith(word)), "")
     for package in {(package.name, package.version): package for package in spec.observed.system_packages}.values():
-        package_url = purl.system(spec, package, family)
-        component = {
-            "bom-ref": f"system/{package.name}@{package.version}",
-            "name": package.name,
-            "type": "library",
-            "version": package.version,
-        }
-        yield {**component, "purl": package_url} if package_url else component
+        ref, name, version = f"system/{package.name}@{package.version}", package.name, package.version
+        component = {"bom-ref": ref, "name": name, "type": "library", "version": version}
+        if vendor and families == {"deb"}:
+            name, _, architecture = name.partition(":")
+            qualifier = f"?arch={_quoted(architecture)}" if architecture else ""
+            component["purl"] = f"pkg:deb/{vendor}/{_quoted(name)}@{_quoted(version)}{qualifier}"
+        elif vendor and families == {"rpm"}:
+            epoch, _, version = version.rpartition(":")
+            qualifier = f"?epoch={_quoted(epoch)}" if epoch else ""
+            component["purl"] = f"pkg:rpm/{vendor}/{_quoted(name)}@{_quoted(version)}{qualifier}"
+        yield component
 
 
 def _trees(spec: Spec) -> Iterator[_Component]:
@@ -148,3 +158,7 @@ def _properties(*pairs: tuple[str, str]) -> list[dict[str, str]]:
 def _iri(url: str) -> str:
     """Return a valid URL: characters that are not allowed are percent-encoded."""
     return quote(url, safe="%/:=&?~#+!$,;'@()*[]")
+
+
+def _quoted(text: str) -> str:
+    return quote(text, safe=".-_~:")

@@ -4,23 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import jinja2
 import pytest
 
-from repro_env.delivery.dockerfile import directory as dockerfile
-from repro_env.delivery.documents import files
+from repro_env.delivery.documents import dockerfile, files
+from repro_env.io import package
 from repro_env.schema import codec
 from repro_env.schema.spec import Spec
-from repro_env.store.facts import FactCache
 from repro_env.store.store import Store
 from tests.fakes import specs, wheels
 
 NAMES = {"requirements.txt", "pylock.toml", "sbom.cdx.json", "spec.json"}
-
-
-@pytest.fixture
-def facts(tmp_path: Path) -> FactCache:
-    (tmp_path / "facts").mkdir()
-    return FactCache(tmp_path / "facts")
 
 
 @pytest.fixture
@@ -40,7 +34,7 @@ def test_the_seed_changes_only_the_spec_file(tmp_path: Path) -> None:
     for seed in (0, 7):
         directory = tmp_path / f"seed-{seed}"
         spec = specs.make(directory, {"demo": wheels.make(tmp_path / "wheels", "demo")}, carry=["demo"], seed=seed)
-        files.write(directory, spec, store.facts)
+        files.write(directory, spec)
         assert dockerfile.write(directory, spec, store) == ""
         paths = [path for path in directory.rglob("*") if path.is_file()]
         captures.append((spec, {str(path.relative_to(directory)): path.read_bytes() for path in paths}))
@@ -51,38 +45,45 @@ def test_the_seed_changes_only_the_spec_file(tmp_path: Path) -> None:
     assert [path for path in before if before[path] != after[path]] == ["spec.json"]
 
 
-def test_unchanged_files_are_neither_rendered_nor_written_again(
-    spec: Spec, output: Path, facts: FactCache, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    files.write(output, spec, facts)
+def test_unchanged_files_are_not_written_again(spec: Spec, output: Path) -> None:
+    files.write(output, spec)
     before = {path.name: (path.stat().st_ino, path.read_bytes()) for path in output.iterdir()}
     assert before.keys() == NAMES
     assert before["spec.json"][1] == codec.pretty(spec)
-    monkeypatch.setattr(files, "_renderers", lambda: pytest.fail("rendered again"))
-
-    files.write(output, spec, facts)
-
+    files.write(output, spec)
     assert {path.name: (path.stat().st_ino, path.read_bytes()) for path in output.iterdir()} == before
 
 
 @pytest.mark.parametrize("name", sorted(NAMES))
 @pytest.mark.parametrize("change", ["edited", "removed"])
-def test_edited_or_removed_files_are_written_again(spec: Spec, output: Path, facts: FactCache, name: str, change: str) -> None:
-    files.write(output, spec, facts)
+def test_edited_or_removed_files_are_written_again(spec: Spec, output: Path, name: str, change: str) -> None:
+    files.write(output, spec)
     before = {path.name: path.read_bytes() for path in output.iterdir()}
     if change == "removed":
         (output / name).unlink()
     else:
         (output / name).write_bytes(before[name] + b"\n")
 
-    files.write(output, spec, facts)
+    files.write(output, spec)
 
     assert {path.name: path.read_bytes() for path in output.iterdir()} == before
 
 
-def test_the_explicit_list_of_conda_is_removed_if_there_are_no_packages(spec: Spec, output: Path, facts: FactCache) -> None:
+def test_the_explicit_list_of_conda_is_removed_if_there_are_no_packages(spec: Spec, output: Path) -> None:
     (output / "conda-explicit.txt").write_text("@EXPLICIT\n")
 
-    files.write(output, spec, facts)
+    files.write(output, spec)
 
     assert {path.name for path in output.iterdir()} == NAMES
+
+
+def test_templates_are_found_in_the_package_and_in_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (files.template_directory() / "requirements.txt.j2").is_file()
+    (tmp_path / "repro_env" / "_templates").mkdir(parents=True)
+    monkeypatch.setattr(package, "ROOT", tmp_path / "repro_env")
+    assert files.template_directory() == tmp_path / "repro_env" / "_templates"
+
+
+def test_a_missing_value_is_an_error() -> None:
+    with pytest.raises(jinja2.UndefinedError):
+        files.render("requirements.txt.j2")

@@ -14,13 +14,12 @@ from pathlib import Path
 import pytest
 from docker.errors import BuildError
 
-from repro_env.delivery.dockerfile import instruction
-from repro_env.delivery.dockerfile.instruction import Command, Copy, From, Instruction, Run, Set, Workdir
+from repro_env.delivery.documents.dockerfile import json_words, plain_path, quoted, setting
 from repro_env.io import engine
 from repro_env.io.engine import Engine
 from repro_env.oci import tar
 from repro_env.oci.entry import Entry, sort_with_parents
-from tests.delivery.dockerfile.test_instruction import NASTY
+from tests.delivery.documents.test_dockerfile import NASTY
 from tests.parts import need
 from tests.sandbox import engines
 
@@ -89,15 +88,15 @@ def archive(files: Mapping[str, bytes]) -> bytes:
 def test_values_reach_the_image_unchanged(builder: Builder) -> None:
     """No value is expanded, split, continued or read as an instruction."""
     values = [(f"V{number}", value) for number, value in enumerate(NASTY.values())]
-    label = Set("LABEL", "io.example.odd", 'a "$HOME" \\ <<EOF')
+    label = 'a "$HOME" \\ <<EOF'
     # On one line, since the classic builder starts a container for each instruction.
-    env = "ENV " + " ".join(f"{name}={instruction.quoted(value)}" for name, value in [("HOME", "/wrong"), *values])
-    config = builder.config(builder.build(f"FROM scratch\n{env}\n{instruction.line(label)}\n"))
+    env = "ENV " + " ".join(f"{name}={quoted(value)}" for name, value in [("HOME", "/wrong"), *values])
+    config = builder.config(builder.build(f"FROM scratch\n{env}\n{setting('LABEL', 'io.example.odd', label)}\n"))
     variables, labels = config["Env"], config["Labels"]
     assert isinstance(variables, list)
     assert variables[-len(values) :] == [f"{name}={value}" for name, value in values]
     assert isinstance(labels, dict)
-    assert labels["io.example.odd"] == label.value
+    assert labels["io.example.odd"] == label
 
 
 def test_the_words_of_a_command_reach_the_image_unchanged(builder: Builder, tmp_path: Path) -> None:
@@ -105,14 +104,15 @@ def test_the_words_of_a_command_reach_the_image_unchanged(builder: Builder, tmp_
     words = [value for value in NASTY.values() if value]
     listed = b"".join(word.encode() + b"\0" for word in words)
     project = "/home/a b@c,d:e=f~g+h"  # where the code is unpacked
-    steps: list[Instruction] = [
-        From("scratch"),
-        *(Copy(("program.tar",), target, unpack=True) for target in ("/", f"{project}/")),
-        Run((f"{project}/compare", *words)),
-        Command(tuple(words)),
-        Workdir(project),
+    targets = ("/", f"{plain_path(project)}/")
+    steps = [
+        "FROM scratch",
+        *(f"ADD {json_words(['program.tar', target])}" for target in targets),
+        f"RUN {json_words([f'{project}/compare', *words])}",
+        f"CMD {json_words(words)}",
+        f"WORKDIR {project}",
     ]
-    text = "\n".join(map(instruction.line, steps)) + "\n"
+    text = "\n".join(steps) + "\n"
     program = compare(tmp_path)
     config = builder.config(builder.build(text, {"program.tar": layer({"compare": program, "words": listed})}))
     assert (config["Cmd"], config["WorkingDir"]) == (words, project)
