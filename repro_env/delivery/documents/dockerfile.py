@@ -19,7 +19,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from repro_env.delivery.documents import files
+from repro_env.delivery.documents import files, templates
 from repro_env.io.package import GUEST
 from repro_env.oci import config
 from repro_env.oci.entry import Entry
@@ -104,7 +104,7 @@ def render(spec: Spec, source: Source | None) -> bytes:
     """
     if spec.identity.packages:
         raise _refused("its conda packages include the Python that would install them")
-    return files.render(
+    return templates.render(
         "Dockerfile.j2",
         steps=[{"why": why, "lines": lines} for why, lines in _steps(spec, source)],
         digest=spec.digest,

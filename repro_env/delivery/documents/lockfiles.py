@@ -10,7 +10,7 @@ from typing import Any
 from packaging.pylock import Pylock
 from packaging.version import InvalidVersion, Version
 
-from repro_env.delivery.documents import files
+from repro_env.delivery.documents import templates
 from repro_env.schema.artifact import CondaPackage, Wheel
 from repro_env.schema.spec import Spec, WheelHint
 
@@ -25,7 +25,7 @@ def requirements(spec: Spec) -> bytes:
     hints = {hint.sha256: hint for hint in spec.hints.wheels}
     shown, shadowed = split_shadowed(spec)
     lines = [{**_row(wheel, spec), "what": requirement(wheel, hints[wheel.sha256])} for wheel in shown]
-    return files.render(
+    return templates.render(
         "requirements.txt.j2",
         lines=lines,
         some_bundled=any(line["bundled"] for line in lines),
@@ -94,7 +94,7 @@ def pylock(spec: Spec) -> bytes:
         "tool": {"repro-env": {"spec": spec.digest}},
     }
     Pylock.from_dict(lock)
-    return files.render("pylock.toml.j2", lock=lock)
+    return templates.render("pylock.toml.j2", lock=lock)
 
 
 def _locked(wheel: Wheel, hint: WheelHint) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def conda_explicit(spec: Spec) -> bytes:
         {**_row(package, spec), "bundled": package.sha256 not in urls, "url": urls.get(package.sha256, "")}
         for package in packages
     ]
-    return files.render(
+    return templates.render(
         "conda-explicit.txt.j2",
         lines=lines,
         some_bundled=any(line["bundled"] for line in lines),

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import jinja2
 import pytest
 
 from repro_env.delivery.documents import dockerfile, files
-from repro_env.io import package
 from repro_env.schema import codec
 from repro_env.schema.spec import Spec
 from repro_env.store.store import Store
@@ -75,15 +73,3 @@ def test_the_explicit_list_of_conda_is_removed_if_there_are_no_packages(spec: Sp
     files.write(output, spec)
 
     assert {path.name for path in output.iterdir()} == NAMES
-
-
-def test_templates_are_found_in_the_package_and_in_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (files.template_directory() / "requirements.txt.j2").is_file()
-    (tmp_path / "repro_env" / "_templates").mkdir(parents=True)
-    monkeypatch.setattr(package, "ROOT", tmp_path / "repro_env")
-    assert files.template_directory() == tmp_path / "repro_env" / "_templates"
-
-
-def test_a_missing_value_is_an_error() -> None:
-    with pytest.raises(jinja2.UndefinedError):
-        files.render("requirements.txt.j2")
