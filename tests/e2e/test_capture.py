@@ -37,23 +37,14 @@ def test_a_second_capture_writes_the_same_bytes_with_everything_inside_the_sourc
 
 
 def test_no_cache_is_needed_for_the_same_bytes(small: parts.Project, tmp_path: Path) -> None:
-    """A store that never saw the environment, and another umask. What a store learnt of compressed layers is a hint in the spec."""
-    shutil.rmtree(small.directory / "repro")  # of a copied file, a store does not know how it was compressed
+    """A store that never saw the environment, and another umask."""
     small.capture()
     first, before = parts.digests(small.directory / "repro"), spec(small.directory / "repro")
     (small.directory / "repro").rename(tmp_path / "repro")
     try:
         small.elsewhere(tmp_path / "store").capture(umask=0o077)
         again, after = parts.digests(small.directory / "repro"), spec(small.directory / "repro")
-        learnt, anew = (
-            {layer["diff_id"]: layer["blob"] for layer in spec_["expected"].pop("packed")} for spec_ in (before, after)
-        )
-        both = learnt.keys() & anew.keys()
-        assert both
-        assert {diff_id: learnt[diff_id] for diff_id in both} == {diff_id: anew[diff_id] for diff_id in both}
         assert after == before
-        assert again.pop("spec.json")
-        assert first.pop("spec.json")
         assert again == first
     finally:
         shutil.rmtree(small.directory / "repro", ignore_errors=True)
