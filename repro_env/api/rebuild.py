@@ -58,7 +58,7 @@ def rebuild(spec: Spec, directory: Path, *, store: Store, dry_run: bool, tell: T
     if dry_run:
         return msgspec.structs.replace(done, plan=plan)
     build.run(plan, tell, "rebuilding")
-    store.images.put(config.config(spec.identity, diff_ids))  # its digest is the image ID, which was checked before
+    store.images.add((config.config(spec.identity, diff_ids),))  # its digest is the image ID, which was checked before
     return msgspec.structs.replace(done, plan=plan, fetched=build.sources.fetched, written=build.written)
 
 

@@ -29,7 +29,7 @@ COMMANDS = {
     "lineage": "Show which run made a file and which runs used it.",
     "runs": "List, show, compare, tag and clean up recorded runs.",
     "ci": "Check, rebuild, run, verify and push in a CI job.",
-    "store": "Show, verify and clean up the local store.",
+    "store": "Show and clean up the local store.",
     "doctor": "Check whether this machine can run commands, and suggest fixes.",
 }
 """Name -> one line of help that fits 80 columns. The module of that name has the function `add(app)`."""

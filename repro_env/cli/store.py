@@ -1,4 +1,4 @@
-"""`repro-env store`: the commands usage, gc and verify."""
+"""`repro-env store`: the commands usage and gc."""
 
 from __future__ import annotations
 
@@ -31,12 +31,9 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 
 def add(app: typer.Typer) -> None:
     group = typer.Typer(help=commands.COMMANDS["store"], no_args_is_help=True)
-    group.command(name="usage", help="Show the disk usage of the store, by kind and by image.")(usage)
+    group.command(name="usage", help="Show the disk usage of the store.")(usage)
     group.command(name="gc", help="Remove entries that were not used recently. Entries that a run or build is using are kept.")(
         gc
-    )
-    group.command(name="verify", help="Read the complete store, and list damaged files. Exit code 1 if a file is damaged.")(
-        verify
     )
     app.add_typer(group, name="store")
 
@@ -50,22 +47,8 @@ def usage(json: JsonOption = False) -> None:
         messages.json_result(result)
         return
     messages.result(f"{result.root}  {messages.size(result.size)}")
-    rows = [(_WORDS[kind], f"{count:,}", messages.size(size)) for kind, (count, size) in sorted(result.kinds.items())]
+    rows = [(_WORDS[kind], f"{count:,}", messages.size(size)) for kind, (count, size) in result.kinds.items()]
     messages.result(messages.table([*rows, ("other files", "", messages.size(result.other))], header=("KIND", "COUNT", "SIZE")))
-    if result.images:
-        images = [
-            (
-                image.image_id.removeprefix("sha256:")[:12],
-                _format_time(image.used),
-                f"{image.layers}",
-                messages.size(image.own),
-                messages.size(image.shared),
-                "running" if image.running else "",
-            )
-            for image in result.images
-        ]
-        messages.result("")
-        messages.result(messages.table(images, header=("IMAGE", "LAST USED (UTC)", "LAYERS", "OWN", "SHARED", "")))
     messages.say("next: repro-env store gc --dry-run")
 
 
@@ -101,28 +84,6 @@ def gc(
     messages.say("next: repro-env store gc" if dry_run else "next: repro-env store usage")
 
 
-def verify(
-    repair: Annotated[
-        bool, typer.Option("--repair", help="Remove damaged files. Later commands download or build them again.")
-    ] = False,
-    json: JsonOption = False,
-) -> None:
-    from repro_env.api import store as use_case
-    from repro_env.store.store import Store
-
-    result = use_case.verify(Store.open(), repair=repair, tell=messages.say)
-    if json:
-        messages.json_result(result)
-    else:
-        for entry in result.damaged:
-            messages.result(f"damaged  {entry.kind:<8}  {entry.name}")
-        removed = " and removed" if result.damaged and repair else ""
-        messages.result(f"{result.checked:,} entries read, {len(result.damaged)} damaged{removed}")
-        if result.damaged:
-            messages.say("next: repro-env rebuild" if repair else "next: repro-env store verify --repair")
-    raise typer.Exit(1 if result.damaged and not repair else 0)
-
-
 def parse_size(text: str, option: str = "--max-size") -> int:
     """The number of bytes. Raises `UsageError`."""
     match = _SIZE.fullmatch(text.strip())
@@ -133,20 +94,13 @@ def parse_size(text: str, option: str = "--max-size") -> int:
 
 
 def _gc_lines(result: Collected, most: int | None) -> list[str]:
-    counts: dict[str, tuple[int, int]] = {}
-    for entry in result.things:
-        count, size = counts.get(entry.kind, (0, 0))
-        counts[entry.kind] = (count + 1, size + entry.size)
+    from repro_env.api.store import sum_by_kind
+
+    counts = sum_by_kind(result.items)
     verb = "would remove" if result.dry_run else "removed"
-    lines = [f"{verb}  {_WORDS[kind]}: {count:,}, {messages.size(size)}" for kind, (count, size) in sorted(counts.items())]
+    lines = [f"{verb}  {_WORDS[kind]}: {count:,}, {messages.size(size)}" for kind, (count, size) in counts.items()]
     remaining = result.before - result.freed
     lines.append(f"{messages.size(result.freed)} of {messages.size(result.before)}" if lines else "nothing to remove")
     if most is not None and remaining > most:
         lines.append(f"{messages.size(remaining)} cannot be removed: entries in use, sources of recorded runs, and facts")
     return lines
-
-
-def _format_time(seconds: float) -> str:
-    from datetime import datetime, timezone
-
-    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")

@@ -17,7 +17,7 @@ from repro_env.store.temporary import Temp
 
 
 class Blobs:
-    """Complete files, mostly wheels."""
+    """Complete files: wheels, other archives, and configs of images."""
 
     def __init__(self, root: Path, *, temp: Temp, boot: Boot) -> None:
         self._root = root
@@ -32,22 +32,19 @@ class Blobs:
         if key is None:
             return None
         if self._boot.is_marked(name, key):
-            self._boot.note_use(name)
             return path
         # The file was changed, or the machine was restarted since and may have lost power before the file was on the disk.
-        if not self.verify(digest):
-            path.unlink(missing_ok=True)
-            return None
-        self._boot.mark(name, key)
-        return path
+        with contextlib.suppress(OSError):
+            if sha256_of(path) == name:
+                self._boot.mark(name, key)
+                return path
+        path.unlink(missing_ok=True)
+        return None
 
-    def verify(self, digest: str) -> bool:
-        """Read the file and return whether its content matches its name. False if the file is missing."""
-        name = hex_of(digest)
-        try:
-            return sha256_of(self._root / name) == name
-        except OSError:
-            return False
+    def get(self, digest: str) -> bytes | None:
+        """Return the bytes of a small file, or None."""
+        path = self.path(digest)
+        return path.read_bytes() if path is not None else None
 
     def put(self, chunks: Iterable[bytes], digest: str, *, where: str, size: int = 0) -> Path:
         """Store these bytes unless they are there. `where`: their source. `size`: in bytes, for messages.

@@ -11,7 +11,6 @@ from typing import TypeVar
 from repro_env.io.files import atomic_write, room
 from repro_env.schema import codec
 from repro_env.schema.errors import SpecError
-from repro_env.store.bootmarks import touch_if_old
 
 T = TypeVar("T")
 
@@ -28,17 +27,12 @@ class FactCache:
         """Return the value, or None if it is missing or damaged."""
         path = self._path(kind, key)
         try:
-            with path.open("rb") as file:
-                stored = file.read()
-                touch_if_old(path, os.fstat(file.fileno()).st_mtime)
+            stored = path.read_bytes()
+            os.utime(path)
         except FileNotFoundError:
             return None
         check, _, value = stored.partition(b"\n")
         return value if check == _check(key, value) else None
-
-    def has(self, kind: str, key: str) -> bool:
-        """Return whether there is a value. It may be damaged."""
-        return self._path(kind, key).is_file()
 
     def recall(self, kind: str, key: str, into: type[T]) -> T | None:
         """Return the value as a type; None also if another version of repro-env wrote it in another format."""
@@ -56,10 +50,6 @@ class FactCache:
         with room(self._root, len(value)):
             path.parent.mkdir(mode=0o700, exist_ok=True)
         atomic_write(path, _check(key, value) + b"\n" + value, flush=False)
-
-    def forget(self, kind: str, key: str) -> None:
-        """Remove a value if it is there."""
-        self._path(kind, key).unlink(missing_ok=True)
 
     def _path(self, kind: str, key: str) -> Path:
         if not _KIND.fullmatch(kind):

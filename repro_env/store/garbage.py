@@ -1,140 +1,155 @@
-"""Garbage collection: choose what can be removed, rename it out of the way while no other command runs, then delete it."""
+"""The content of a store, and garbage collection: what was not used for long is renamed out of the way, then deleted."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
 import os
-import re
-import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from pathlib import Path
+from typing import Literal
 
-from repro_env.store import usage
+import msgspec
+
+from repro_env.oci.config import ImageConfig
 from repro_env.store.store import Store
-from repro_env.store.usage import DIRECTORIES, MARKS, Inventory, Kind, StoreItem
 
-DAY = 86400.0
-_ELSEWHERE = 30 * DAY
-"""Seconds after which the mark of a hashed file outside of the store is removed."""
-_OURS = re.compile(r"(specs-)?[0-9a-f]{64}")
+Kind = Literal["blob", "layer", "image", "links", "spec", "fact", "damaged"]
+"""- `blob`: a wheel or another archive.
+- `layer`: an unpacked layer of an image, of its bytecode or of source code.
+- `image`: the config of an image.
+- `links`: a tree of links to the files of an image's layers, for kernels that refuse overlay.
+- `spec`: the directory of a spec from a bundle file or a registry.
+- `fact`: a cached value.
+- `damaged`: a damaged layer, kept for a run that still uses it.
+"""
+_DIRECTORIES: dict[Kind, str] = {
+    "blob": "blobs",
+    "layer": "layers",
+    "image": "images",
+    "links": "merged",
+    "spec": "specs",
+    "damaged": "damaged",
+}
+_MARKS: dict[Kind, str] = {"blob": "", "layer": "", "image": "", "spec": "specs-"}
+"""How the names of marks begin, by kind. Other items have the time of their own file."""
+_BLOCK = 512
+"""Bytes of a block in stat(2)."""
+_DAY = 86400.0
+class StoreItem(msgspec.Struct, frozen=True):
+    """One item that can be removed by itself."""
+
+    kind: Kind
+    name: str
+    """The name of its file or directory, mostly the hex digest. For a fact, with the kind of fact in front."""
+    size: int
+    """Bytes on disk."""
+    used: float
+    """The time of its last use, in seconds since 1970."""
+    layers: tuple[str, ...] = ()
+    """The diff IDs of an image, in hex."""
+
+
+class Inventory(msgspec.Struct, frozen=True):
+    """Everything in a store."""
+
+    items: tuple[StoreItem, ...]
+    """The least recently used first."""
+    other: int
+    """Bytes that garbage collection does not remove: cached hashes, marks, locks, temporary files of living processes."""
+
+    @property
+    def size(self) -> int:
+        """Total size on disk in bytes."""
+        return sum(item.size for item in self.items) + self.other
+
+
+def inventory(store: Store) -> Inventory:
+    """List everything in a store. Items that are removed meanwhile are left out."""
+    counted: set[tuple[int, int]] = set()
+    items: list[StoreItem] = []
+    for kind, directory in _DIRECTORIES.items():
+        for path in _listed(store.root / directory):
+            with contextlib.suppress(OSError):
+                used = store.boot.last_used(_MARKS[kind] + path.name) if kind in _MARKS else 0.0
+                layers = _layers_of(path) if kind == "image" else ()
+                items.append(StoreItem(kind, path.name, _disk_size(path, counted), used or path.stat().st_mtime, layers))
+    for path in (path for group in _listed(store.root / "facts") for path in _listed(group)):
+        with contextlib.suppress(OSError):
+            items.append(StoreItem("fact", f"{path.parent.name}/{path.name}", _disk_size(path, counted), path.stat().st_mtime))
+    known_directories = {*_DIRECTORIES.values(), "facts"}
+    other = sum(_disk_size(path, counted) for path in _listed(store.root) if path.name not in known_directories)
+    return Inventory(tuple(sorted(items, key=lambda item: (item.used, item.kind, item.name))), other)
 
 
 def choose(
-    inventory: Inventory, in_use: Collection[str], *, now: float, keep_days: float | None, max_size: int | None
+    found: Inventory, in_use: Collection[str], *, now: float, keep_days: float | None, max_size: int | None
 ) -> tuple[StoreItem, ...]:
-    """Return what to remove, the least recently used first. What is in `in_use` (hex names) is never removed.
+    """Return what to remove, images and links before layers. What is in `in_use` (hex names) is never removed.
 
-    `keep_days`: remove everything that was not used for so many days. `max_size`: remove more until the store has at most
-    so many bytes; facts are kept, because they are small and take the longest to compute again.
+    `keep_days`: remove everything that was not used for so many days. `max_size`: remove the least recently used until the
+    store has at most so many bytes; facts are kept, because they are small and take the longest to compute again.
     """
-    removable = [item for item in inventory.things if item.name.partition(".")[0] not in in_use]
-    order = sorted(removable, key=lambda item: (item.used, item.kind, item.name))
-    chosen: dict[tuple[Kind, str], StoreItem] = {(item.kind, item.name): item for item in order if item.kind == "damaged"}
-    size = inventory.size - sum(item.size for item in chosen.values())
-    dependents = _Dependents(inventory, in_use)
-    for item in order:
-        is_old = keep_days is not None and item.used < now - keep_days * DAY
+    removable = [item for item in found.items if item.name.partition(".")[0] not in in_use]
+    chosen = {item for item in removable if item.kind == "damaged"}
+    size = found.size - sum(item.size for item in chosen)
+    for item in removable:
+        is_old = keep_days is not None and item.used < now - keep_days * _DAY
         is_too_large = max_size is not None and size > max_size and item.kind != "fact"
-        if is_old or is_too_large:
-            for dependent in (item, *dependents.of(item)):
-                if (dependent.kind, dependent.name) not in chosen:
-                    size -= dependent.size
-                    chosen[dependent.kind, dependent.name] = dependent
-    return tuple(chosen.values())
+        if item not in chosen and (is_old or is_too_large):
+            chosen.add(item)
+            size -= item.size
+    layers = {item.name for item in found.items if item.kind == "layer" and item not in chosen}
+    chosen |= {item for item in removable if item.kind == "image" and not layers.issuperset(item.layers)}
+    images = {item.name for item in found.items if item.kind == "image" and item not in chosen}
+    chosen |= {item for item in removable if item.kind == "links" and item.name not in images}
+    return tuple(sorted(chosen, key=lambda item: (item.kind not in ("image", "links"), item.kind, item.name)))
 
 
-class _Dependents:
-    """Items that are useless without another one: an image without a layer, links without their image."""
+def move_away(store: Store, items: Iterable[StoreItem], target: Path) -> None:
+    """Move items into an empty directory of the store, while no other command runs (`Lease.exclusive`).
 
-    def __init__(self, inventory: Inventory, in_use: Collection[str]) -> None:
-        self._by_image: dict[str, list[StoreItem]] = {}
-        for item in inventory.things:
-            if item.kind in ("image", "links") and item.name not in in_use:
-                self._by_image.setdefault(item.name, []).append(item)
-        self._images: dict[str, list[str]] = {}
-        for image in inventory.images:
-            for name in image.layers:
-                self._images.setdefault(name, []).append(image.name)
-
-    def of(self, item: StoreItem) -> Iterator[StoreItem]:
-        images = self._images.get(item.name, []) if item.kind == "layer" else [item.name] if item.kind == "image" else []
-        for name in images:
-            yield from self._by_image.get(name, ())
-
-
-def remove(store: Store, things: Iterable[StoreItem], *, since: float, patience: float) -> tuple[StoreItem, ...]:
-    """Remove items, except those that were used after `since` or that a run uses now. Returns what was removed.
-
-    Then remove incomplete images, and marks and locks of missing items. If it is killed, no incomplete item looks complete.
-    Raises `StoreError` if other commands are running for more than `patience` seconds.
+    Marks and locks of missing items are removed too. If this is killed, no incomplete item looks complete.
     """
-    removed: list[StoreItem] = []
-    # While the lock is held, other commands wait. So items are only renamed here, and deleted when the block ends.
-    with store.temp.directory() as directory, store.lease.exclusive(patience) as in_use:
-        for number, item in enumerate(_images_first(things)):
-            if item.name.partition(".")[0] not in in_use and _hide(store, item, directory / str(number), since):
-                removed.append(item)
-        removed += _remove_incomplete_images(store, in_use, directory)
-        _tidy(store)
-    return tuple(removed)
+    for number, item in enumerate(items):
+        (store.root / _DIRECTORIES.get(item.kind, "facts") / item.name).rename(target / str(number))
+    for path in _listed(store.root / "boot"):
+        if not any(
+            (store.root / _DIRECTORIES[kind] / path.name.removeprefix(prefix)).exists() for kind, prefix in _MARKS.items()
+        ):
+            path.unlink()
+    for path in _listed(store.root / "locks"):
+        with contextlib.suppress(BlockingIOError), path.open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()
 
 
-def _images_first(things: Iterable[StoreItem]) -> list[StoreItem]:
-    """Sort images first, so that an image is never there without its layers."""
-    return sorted(things, key=lambda item: item.kind != "image")
-
-
-def _hide(store: Store, item: StoreItem, target: Path, since: float) -> bool:
+def _layers_of(path: Path) -> tuple[str, ...]:
     try:
-        if item.kind != "damaged" and usage.last_used(store, item.kind, item.name) > max(since, item.used):
-            return False
-        _path(store, item).rename(target)
-        if item.kind == "layer":
-            store.facts.forget(usage.SIZE, item.name)
-    except FileNotFoundError:
-        return False
-    return True
+        config = msgspec.json.decode(path.read_bytes(), type=ImageConfig)
+    except msgspec.MsgspecError:
+        return ()
+    return tuple(diff_id.removeprefix("sha256:") for diff_id in config.diff_ids)
 
 
-def _path(store: Store, item: StoreItem) -> Path:
-    return store.root / DIRECTORIES.get(item.kind, "facts") / item.name
-
-
-def _remove_incomplete_images(store: Store, in_use: Collection[str], directory: Path) -> Iterator[StoreItem]:
-    unpacked = {path.name for path in (store.root / "layers").iterdir()}
-    complete: set[str] = set()
-    for image in usage.stored_images(store):
-        if image.name in in_use or unpacked.issuperset(image.layers):
-            complete.add(image.name)
-        else:
-            (store.root / DIRECTORIES["image"] / image.name).rename(directory / f"image-{image.name}")
-            yield StoreItem("image", image.name, 0, image.used)
-    with contextlib.suppress(FileNotFoundError):
-        for path in list((store.root / DIRECTORIES["links"]).iterdir()):
-            name = path.name.removesuffix(".lock").lstrip(".").partition(".")[0]
-            if name not in complete and name not in in_use:
-                path.rename(directory / f"links-{path.name}")
-                if path.name == name:
-                    yield StoreItem("links", name, 0, 0.0)
-
-
-def _tidy(store: Store) -> None:
-    """Remove marks and locks of missing items, and incomplete files of dead processes."""
-    marked = {prefix + path.name for kind, prefix in MARKS.items() for path in (store.root / DIRECTORIES[kind]).iterdir()}
-    for path in list((store.root / "boot").iterdir()):
-        # Other marks belong to files outside of the store, which outputs wrote.
-        is_store_mark = _OURS.fullmatch(path.name) is not None
-        with contextlib.suppress(FileNotFoundError):
-            if path.name not in marked if is_store_mark else path.stat().st_mtime < time.time() - _ELSEWHERE:
-                path.unlink()
-    incomplete = [*(store.root / "facts").glob("*/.*.tmp"), *(store.root / "images").glob(".*.tmp")]
-    locks = [path for path in (store.root / "locks").iterdir() if path.name not in marked]
-    for path in (*incomplete, *locks):
+def _disk_size(path: Path, counted: set[tuple[int, int]]) -> int:
+    """Return the bytes on disk of a file, or of a directory with its content. A file with several names is counted once."""
+    total = 0
+    paths = [str(path)]
+    for directory, directories, files in os.walk(path):
+        paths += (os.path.join(directory, name) for name in (*directories, *files))  # noqa: PTH118 - a path object takes longer
+    for name in paths:
         with contextlib.suppress(OSError):
-            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                path.unlink()
-            finally:
-                os.close(fd)
+            facts = os.lstat(name)
+            if (facts.st_dev, facts.st_ino) not in counted:
+                counted.add((facts.st_dev, facts.st_ino))
+                total += facts.st_blocks * _BLOCK
+    return total
+
+
+def _listed(directory: Path) -> list[Path]:
+    """Return the paths in a directory, without temporary and lock files; empty if the directory is missing."""
+    try:
+        return sorted(path for path in directory.iterdir() if not path.name.startswith(".") and path.suffix != ".lock")
+    except (FileNotFoundError, NotADirectoryError):
+        return []

@@ -6,11 +6,10 @@ import contextlib
 import errno
 import hashlib
 import os
-import queue
 import secrets
 import stat
-import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from repro_env.io.files import FileContents, Found, locked, room, walk
@@ -27,61 +26,42 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN_DIRECTORIES = 64
 _LONGEST = 4000
 _DEEPEST = 200
-_BATCH = 1 << 20
-"""Bytes that the hashing thread gets at once."""
-_QUEUED = 8
 
 
 class Layers:
     """Unpacked layers, by diff ID."""
 
-    def __init__(
-        self,
-        root: Path,
-        *,
-        locks: Path,
-        temp: Temp,
-        boot: Boot,
-        links: Path,
-        damaged: Path,
-        names_in_use: Callable[[], Collection[str]],
-    ) -> None:
-        """`links`: the directory for trees of links to the files of layers.
-
-        `damaged`: the directory to which a damaged layer is moved while a run uses it. `names_in_use` returns the names
-        (hex) that runs use.
-        """
-        self._names_in_use = names_in_use
-        self._root = root
-        self._links = links
-        self._damaged = damaged
-        self._locks = locks
+    def __init__(self, store: Path, *, temp: Temp, boot: Boot) -> None:
+        self._store = store
+        self._root = store / "layers"
         self._temp = temp
         self._boot = boot
+        self._checked: set[str] = set()
+        """Layers whose times this process has checked."""
 
     def path(self, diff_id: str) -> Path | None:
         """Return the tree of a layer, or None. Its files belong to the user and have mode 0644 or 0755 and time `tar.MTIME`.
 
         The complete layer is read once after each start of the machine, because it may have lost power before everything
-        was on the disk. If that was done, only the times of all files are checked, at most every `boot.FRESH` seconds.
-        A damaged layer counts as missing.
+        was on the disk. Afterwards, each process checks the times of all files once. A damaged layer counts as missing.
         """
         name = hex_of(diff_id)
         directory = self._root / name
         if not directory.is_dir():
             return None
-        is_marked = self._boot.is_marked(name)
-        if is_marked and self._boot.used_recently(name):
+        if self._boot.is_marked(name) and (name in self._checked or _is_untouched(directory)):
+            self._checked.add(name)
             return directory
-        if is_marked and _is_untouched(directory):
-            self._boot.note_use(name)
-            return directory
-        with locked(self._locks / name):
+        with self._locked(name):
             if not directory.is_dir() or not self._verify_and_fix_times(diff_id):
-                self._discard(name)
+                self.discard(name)
                 return None
             self._boot.mark(name)
+            self._checked.add(name)
         return directory
+
+    def _locked(self, name: str) -> AbstractContextManager[None]:
+        return locked(self._store / "locks" / name)
 
     def _verify_and_fix_times(self, diff_id: str) -> bool:
         """Return whether the content is right. Wrong times are corrected, because runs see them."""
@@ -93,20 +73,12 @@ class Layers:
     def discard(self, diff_id: str) -> None:
         """Move a damaged layer out of the way. A run that uses it continues with it; the next run gets a new one.
 
-        Trees of links are moved too, because they share the files of layers.
+        Trees of links are moved too, because they share the files of layers. Garbage collection removes them.
         """
-        with locked(self._locks / hex_of(diff_id)):
-            self._discard(hex_of(diff_id))
-
-    def _discard(self, name: str) -> None:
-        links = [path for path in self._links.glob("[0-9a-f]*") if path.is_dir()]
-        in_use = self._names_in_use()
-        with self._temp.directory() as temporary:
-            for path in (self._root / name, *links):
-                self._damaged.mkdir(mode=0o700, exist_ok=True)
-                directory = self._damaged if path.name in in_use else temporary
-                with contextlib.suppress(FileNotFoundError):
-                    path.rename(directory / f"{path.name}.{secrets.token_hex(4)}")
+        (self._store / "damaged").mkdir(mode=0o700, exist_ok=True)
+        for path in (self._root / hex_of(diff_id), *(self._store / "merged").glob("[0-9a-f]*[0-9a-f]")):
+            with contextlib.suppress(FileNotFoundError):
+                path.rename(self._store / "damaged" / f"{path.name}.{secrets.token_hex(4)}")
 
     def unpack(self, diff_id: str, members: Members, *, size: int = 0) -> Path:
         """Return the tree of a layer. If it is missing, it is written from the members. `size`: of the tar, for messages.
@@ -117,9 +89,9 @@ class Layers:
         name = hex_of(diff_id)
         if found := self.path(diff_id):
             return found
-        with room(self._root, size), locked(self._locks / name), self._temp.directory() as temporary:
-            if found := self._root / name if (self._root / name).is_dir() else None:
-                return found  # another process unpacked it meanwhile
+        with room(self._root, size), self._locked(name), self._temp.directory() as temporary:
+            if (self._root / name).is_dir():
+                return self._root / name  # another process unpacked it meanwhile
             actual = _write(temporary / "tree", members, size)
             if actual != f"sha256:{name}":
                 raise BuildError(
@@ -133,7 +105,7 @@ class Layers:
         with room(self._root, size), self._temp.directory() as temporary:
             diff_id = _write(temporary / "tree", members, size)
             name = hex_of(diff_id)
-            with locked(self._locks / name):
+            with self._locked(name):
                 if not (self._root / name).is_dir():
                     self._keep(temporary / "tree", name)
         return diff_id
@@ -153,6 +125,7 @@ class Layers:
 
     def _keep(self, tree: Path, name: str) -> Path:
         self._boot.mark(name)
+        self._checked.add(name)
         tree.rename(self._root / name)
         return self._root / name
 
@@ -198,53 +171,13 @@ def entry(directory: Path, found: Found, sha256: str = "") -> Entry:
 
 def _write(root: Path, members: Members, size: int) -> str:
     """Write the members below the new directory `root`. Returns the diff ID of their tar."""
-    hashing = _Hashing()
+    hasher = hashlib.sha256()
     tree = _Tree(root, size)
     try:
-        tree.write(members, hashing.take)
-        return f"sha256:{hashing.hexdigest()}"
+        tree.write(members, hasher.update)
+        return f"sha256:{hasher.hexdigest()}"
     finally:
         tree.close()
-        hashing.close()
-
-
-class _Hashing:
-    """Compute sha256 in a thread. hashlib releases the interpreter lock, so it runs in parallel with the writing."""
-
-    def __init__(self) -> None:
-        self._hasher = hashlib.sha256()
-        self._batch: list[bytes] = []
-        self._size = 0
-        self._queue: queue.Queue[bytes] = queue.Queue(_QUEUED)
-        self._thread: threading.Thread | None = None
-
-    def take(self, data: bytes) -> None:
-        self._batch.append(data)
-        self._size += len(data)
-        if self._size >= _BATCH:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, daemon=True)
-                self._thread.start()
-            self._queue.put(b"".join(self._batch))
-            self._batch.clear()
-            self._size = 0
-
-    def hexdigest(self) -> str:
-        """Finish and return the sha256 of everything."""
-        self.close()
-        for data in self._batch:
-            self._hasher.update(data)
-        return self._hasher.hexdigest()
-
-    def close(self) -> None:
-        if self._thread is not None:
-            self._queue.put(b"")
-            self._thread.join()
-            self._thread = None
-
-    def _work(self) -> None:
-        while data := self._queue.get():
-            self._hasher.update(data)
 
 
 class _Tree:

@@ -11,7 +11,7 @@ import contextlib
 import fcntl
 import os
 import secrets
-import time
+import weakref
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -19,7 +19,6 @@ from repro_env.schema.errors import StoreError
 from repro_env.store.filenames import hex_of
 
 _ALL = "all"
-_STEP = 0.05
 
 
 class Lease:
@@ -28,6 +27,7 @@ class Lease:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._fd = os.open(directory / _ALL, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        weakref.finalize(self, os.close, self._fd)
         fcntl.flock(self._fd, fcntl.LOCK_SH)  # waits while entries are being removed
 
     @contextlib.contextmanager
@@ -35,73 +35,49 @@ class Lease:
         """Lease only these layers, images and spec directories while the block runs."""
         names = "\n".join(sorted({hex_of(digest) for digest in digests}))
         path = self._directory / secrets.token_hex(8)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            os.write(fd, names.encode())
-            fcntl.flock(self._fd, fcntl.LOCK_UN)
-            yield
-        finally:
-            fcntl.flock(self._fd, fcntl.LOCK_SH)
-            path.unlink(missing_ok=True)
-            os.close(fd)
+        with path.open("x", encoding="ascii") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                file.write(names)
+                file.flush()
+                fcntl.flock(self._fd, fcntl.LOCK_UN)
+                yield
+            finally:
+                fcntl.flock(self._fd, fcntl.LOCK_SH)
+                path.unlink(missing_ok=True)
 
     @contextlib.contextmanager
-    def exclusive(self, patience: float) -> Iterator[frozenset[str]]:
+    def exclusive(self) -> Iterator[frozenset[str]]:
         """Lease the whole store exclusively; yields the names (hex) that long runs use. Others wait, so keep it short.
 
-        Raises `StoreError` if other commands are running for more than `patience` seconds.
+        Raises `StoreError` if other commands are running.
         """
-        deadline = time.monotonic() + patience
-        while True:
-            try:
-                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    fcntl.flock(self._fd, fcntl.LOCK_SH)  # the kernel released it when it refused the exclusive lock (flock(2))
-                    raise StoreError(
-                        f"other commands have been using the store for {patience:.0f} seconds",
-                        where=str(self._directory.parent),
-                        hint="try again when captures and rebuilds have finished; runs may continue",
-                    ) from None
-                time.sleep(_STEP)
         try:
-            yield self._names(clean=True)
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            fcntl.flock(self._fd, fcntl.LOCK_SH)  # the kernel released it when it refused the exclusive lock (flock(2))
+            raise StoreError(
+                "other commands are using the store",
+                where=str(self._directory.parent),
+                hint="try again when captures and rebuilds have finished; runs may continue",
+            ) from None
+        try:
+            yield self._names()
         finally:
             fcntl.flock(self._fd, fcntl.LOCK_SH)
 
-    def names_in_use(self) -> frozenset[str]:
-        """Return the names (hex) that long runs use now."""
-        return self._names(clean=False)
-
-    def _names(self, *, clean: bool) -> frozenset[str]:
-        """Read the names of all leases. `clean`: remove those of dead processes.
+    def _names(self) -> frozenset[str]:
+        """Return the names that long runs use now, and remove the leases of dead processes.
 
         That is safe only with the exclusive lease, because a new file is not locked immediately.
         """
         names: set[str] = set()
         for path in self._directory.iterdir():
-            if path.name == _ALL:
-                continue
-            with contextlib.suppress(FileNotFoundError):
-                fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-                try:
-                    fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                    if clean:
+            if path.name != _ALL:
+                with path.open(encoding="ascii") as file:
+                    try:
+                        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
                         path.unlink()
-                except BlockingIOError:
-                    names.update(path.read_text(encoding="ascii").split())
-                finally:
-                    os.close(fd)
+                    except BlockingIOError:
+                        names.update(file.read().split())
         return frozenset(names)
-
-    def close(self) -> None:
-        """Release the lease."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-
-    def __del__(self) -> None:
-        with contextlib.suppress(AttributeError):  # the lease was never taken
-            self.close()

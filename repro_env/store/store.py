@@ -15,14 +15,13 @@ from repro_env.schema.errors import StoreError
 from repro_env.store.blobs import Blobs
 from repro_env.store.bootmarks import Boot
 from repro_env.store.facts import FactCache
-from repro_env.store.images import Images
 from repro_env.store.layers import Layers
 from repro_env.store.leases import Lease
 from repro_env.store.rundirectories import RunDirectories
 from repro_env.store.specs.directories import SpecDirectories
 from repro_env.store.temporary import Temp
 
-_DIRECTORIES = ("blobs", "boot", "facts", "images", "layers", "locks", "runs", "specs", "uses")
+_DIRECTORIES = ("blobs", "boot", "facts", "images", "layers", "locks", "runs", "specs", "temp", "uses")
 _CACHE_TAG = b"Signature: 8a477f597d28d172789f06886806bc55\n"
 """The content of CACHEDIR.TAG (the Cache Directory Tagging Specification): backups and captures leave out the directory."""
 _HINT = "set REPRO_ENV_STORE to a directory on a local disk that belongs to you"
@@ -33,29 +32,20 @@ class Store:
 
     def __init__(self, root: Path) -> None:
         """Use `Store.open` instead."""
-        temp = Temp(root / "temp")
-        boot = Boot(root / "boot")
         self.root = root
-        self.blobs = Blobs(root / "blobs", temp=temp, boot=boot)
+        self.temp = Temp(root / "temp")
+        self.boot = Boot(root / "boot")
         self.lease = Lease(root / "uses")
-        self.layers = Layers(
-            root / "layers",
-            locks=root / "locks",
-            temp=temp,
-            boot=boot,
-            links=root / "merged",
-            damaged=root / "damaged",
-            names_in_use=self.lease.names_in_use,
-        )
-        self.images = Images(root / "images")
+        self.blobs = Blobs(root / "blobs", temp=self.temp, boot=self.boot)
+        self.images = Blobs(root / "images", temp=self.temp, boot=self.boot)
+        """The configs of images, by image ID. A config is added last: it means that all layers are there."""
+        self.layers = Layers(root, temp=self.temp, boot=self.boot)
+        self.spec_directories = SpecDirectories(root, temp=self.temp, boot=self.boot)
         self.facts = FactCache(root / "facts")
         self.hashes = FileHashes(root / "hashes.db")
-        self.spec_directories = SpecDirectories(root / "specs", locks=root / "locks", temp=temp, boot=boot)
         self.run_directories = RunDirectories(root / "runs")
         self.runs = root / "runs.db"
         """An index of run records (`runs.records.index`)."""
-        self.temp = temp
-        self.boot = boot
 
     @staticmethod
     def open(root: Path | None = None) -> Store:

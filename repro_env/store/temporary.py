@@ -7,7 +7,6 @@ take the lock may remove the directory.
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
 import secrets
@@ -16,12 +15,12 @@ from pathlib import Path
 
 from repro_env.io.files import remove_tree
 
+_PREFIX = ".temp-"
 _LOCK = ".lock"
-_TRIES = 1000
 
 
 class Temp:
-    """Creates temporary directories below one directory, which is created if it is missing."""
+    """Creates temporary directories in an existing directory, next to its other content."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -29,61 +28,32 @@ class Temp:
     @contextlib.contextmanager
     def directory(self) -> Iterator[Path]:
         """Create an empty directory with mode 0700, and remove it with its content at the end of the block."""
-        directory, fd = self._locked()
+        while True:
+            directory = self._root / f"{_PREFIX}{secrets.token_hex(8)}"
+            lock = Path(f"{directory}{_LOCK}")
+            fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            if _try_lock(fd, lock):
+                break
+            os.close(fd)  # `clean` of another process has removed the lock file meanwhile
         try:
             directory.mkdir(mode=0o700)
             yield directory
         finally:
             remove_tree(directory)
-            Path(f"{directory}{_LOCK}").unlink(missing_ok=True)
+            lock.unlink(missing_ok=True)
             os.close(fd)
-            with contextlib.suppress(OSError):
-                self._root.rmdir()
-
-    def _locked(self) -> tuple[Path, int]:
-        """Return a new name for a directory, and its lock. Tries again if another process removes the empty root meanwhile."""
-        for tries_left in reversed(range(_TRIES)):
-            directory = self._root / secrets.token_hex(8)
-            self._make_root()
-            try:
-                fd = os.open(f"{directory}{_LOCK}", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            except FileNotFoundError:
-                if not tries_left:
-                    raise
-                continue
-            if _try_lock(fd, Path(f"{directory}{_LOCK}")):
-                return directory, fd
-            os.close(fd)
-        raise FileNotFoundError(errno.ENOENT, "the directory is removed as soon as it is created", str(self._root))
-
-    def _make_root(self) -> None:
-        try:
-            self._root.mkdir(mode=0o700, exist_ok=True)
-        except FileExistsError:
-            # The path existed, but was removed before `mkdir` checked whether it is a directory.
-            if self._root.is_symlink() or self._root.exists():
-                raise
 
     def clean(self) -> None:
         """Remove the directories of dead processes."""
-        with contextlib.suppress(FileNotFoundError):
-            for path in list(self._root.iterdir()):
-                if path.suffix == _LOCK:
-                    self._clean(path)
-            with contextlib.suppress(OSError):
-                self._root.rmdir()
-
-    def _clean(self, lock: Path) -> None:
-        try:
-            fd = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return
-        try:
-            if _try_lock(fd, lock):
-                remove_tree(lock.with_suffix(""))
-                lock.unlink(missing_ok=True)
-        finally:
-            os.close(fd)
+        for lock in self._root.glob(f"{_PREFIX}*{_LOCK}"):
+            with contextlib.suppress(FileNotFoundError):
+                fd = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
+                try:
+                    if _try_lock(fd, lock):
+                        remove_tree(lock.with_suffix(""))
+                        lock.unlink(missing_ok=True)
+                finally:
+                    os.close(fd)
 
 
 def _try_lock(fd: int, path: Path) -> bool:

@@ -104,7 +104,7 @@ def test_a_warning_names_missing_runs_directories_for_a_limited_time(tmp_path: P
         recorded(tmp_path / name, 2)
         store.run_directories.add(tmp_path / name)
         shutil.rmtree(tmp_path / name)
-    os.utime(store.run_directories._file(os.fsencode(tmp_path / "a")), (1, 1))
+    os.utime(store.run_directories._link(tmp_path / "a"), (1, 1), follow_symlinks=False)
     tell = Messages()
     runsgc.collect(runs, ["last=1"], store=store, dry_run=True, tell=tell)
     expected = f"note: runs in missing directories may have started from one of these runs: {tmp_path / 'b'} and 1 more"

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from repro_env.store.bootmarks import FRESH
 from tests.e2e import parts
 
 LATER = """
@@ -42,10 +40,9 @@ def test_a_run_keeps_its_entries_while_all_others_are_removed(there: parts.Proje
     assert run.stdin is not None
     assert run.stdout is not None
     assert run.stdout.readline() == "started\n"
-    (image,) = json.loads(there.run("store", "usage", "--json").out)["images"]
-    assert image["running"]
+    (image,) = (there.store / "images").iterdir()
     there.run("store", "gc", "--keep-days", "0")
-    assert (there.store / "images" / image["image_id"].removeprefix("sha256:")).exists()
+    assert image.exists()
     out, _ = run.communicate("\n")
     assert run.returncode == 0
     assert out.startswith("True ")
@@ -62,33 +59,13 @@ def test_a_damaged_layer_is_found_before_a_run_uses_it(there: parts.Project) -> 
     (path,) = (there.store / "layers").glob("*/opt/env/lib/python*/site-packages/mdurl/_parse.py")
     whole = path.read_bytes()
     path.write_bytes(b"raise SystemExit('damaged')\n")
-    for mark in (there.store / "boot").iterdir():
-        os.utime(mark, (mark.stat().st_mtime - 2 * FRESH,) * 2)
     assert there.python_says("import mdurl; print(mdurl.__file__)") == output
     assert path.read_bytes() == whole
-
-
-def test_verify_reads_every_file_and_repair_removes_damaged_ones(there: parts.Project) -> None:
-    (path,) = (there.store / "layers").glob("*/opt/env/lib/python*/site-packages/mdurl/_parse.py")
-    facts = path.stat()
-    data = bytearray(path.read_bytes())
-    data[10] ^= 1
-    path.write_bytes(data)
-    os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))  # nothing but its bytes tells
-    layer = path.relative_to(there.store / "layers").parts[0]
-    done = there.run("store", "verify", code=1)
-    assert f"damaged  layer     {layer}" in done.out
-    assert "--repair" in done.err
-    assert json.loads(there.run("store", "verify", "--repair", "--json").out)["damaged"][0]["name"] == layer
-    there.run("store", "verify")
-    there.python_says("import mdurl")
 
 
 def test_the_usage_of_the_store_is_listed_and_reduced(there: parts.Project) -> None:
     page = there.run("store", "usage").out
     assert "layers and source trees" in page
-    image = json.loads(there.run("store", "usage", "--json").out)["images"][0]["image_id"]
-    assert image.removeprefix("sha256:")[:12] in page
     dry = json.loads(there.run("store", "gc", "--keep-days", "0", "--dry-run", "--json").out)
     assert dry["freed"] > 0.9 * dry["before"]
     done = there.run("store", "gc", "--max-size", "1MB", "--json")

@@ -45,7 +45,7 @@ def test_a_layer_is_unpacked_to_the_tree_of_its_tar(store: Store) -> None:
         else:
             assert (kind, mode) == ("d", 0o755)
     assert shown["."] == ("d", 0o755, tar.MTIME, "")
-    assert not (store.root / "temp").exists()
+    assert list((store.root / "temp").iterdir()) == []
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o002, 0o077, 0o777])
@@ -235,15 +235,6 @@ def test_a_layer_damaged_by_a_power_cut_counts_as_missing(store: Store) -> None:
     assert not path.exists()
     assert after.layers.unpack(diff_id(small()), small()) == path
     assert after.layers.verify(diff_id(small()))
-
-
-def test_a_layer_can_be_removed(store: Store) -> None:
-    store.layers.unpack(diff_id(small()), small())
-    store.layers.discard(diff_id(small()))
-    store.layers.discard(diff_id(small()))
-
-    assert store.layers.path(diff_id(small())) is None
-    assert _leftovers(store) == []
 
 
 @pytest.mark.parametrize("digest", ["", "../../etc", "sha256:" + "G" * 64, "md5:" + "0" * 32, "0" * 63])

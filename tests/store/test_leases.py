@@ -27,30 +27,27 @@ with store.lease.restrict_to(sys.argv[2:]):
 
 def test_the_exclusive_lease_fails_while_another_command_runs(store: Store) -> None:
     other = Store.open(store.root)
-    with pytest.raises(StoreError, match="other commands") as raised, other.lease.exclusive(0.1):
+    with pytest.raises(StoreError, match="other commands") as raised, other.lease.exclusive():
         pass
     assert raised.value.hint
-    with pytest.raises(StoreError), store.lease.exclusive(0.1):
+    with pytest.raises(StoreError), store.lease.exclusive():
         pass  # the lease that was refused is still a lease of the whole store
-    store.lease.close()
-    with other.lease.exclusive(0.1) as named:
+    del store.lease
+    with other.lease.exclusive() as named:
         assert named == frozenset()
 
 
 def test_a_command_with_a_restricted_lease_is_not_waited_for(store: Store) -> None:
     other = Store.open(store.root)
-    with store.lease.restrict_to([A, f"sha256:{B}"]):
-        assert other.lease.names_in_use() == {A, B}
-        with other.lease.exclusive(0.1) as named:
-            assert named == {A, B}
-    assert other.lease.names_in_use() == frozenset()
-    with pytest.raises(StoreError), other.lease.exclusive(0.1):
+    with store.lease.restrict_to([A, f"sha256:{B}"]), other.lease.exclusive() as named:
+        assert named == {A, B}
+    with pytest.raises(StoreError), other.lease.exclusive():
         pass  # the lease is complete again
 
 
 def test_opening_a_store_waits_for_the_exclusive_lease(store: Store) -> None:
     opened: list[float] = []
-    with store.lease.exclusive(0):
+    with store.lease.exclusive():
         thread = threading.Thread(target=lambda: opened.append((Store.open(store.root), time.monotonic())[1]))
         thread.start()
         thread.join(0.2)
@@ -65,13 +62,13 @@ def test_a_killed_process_releases_its_lease(store: Store, names: tuple[str, ...
     child = subprocess.Popen([sys.executable, "-c", HOLD, store.root, *names], stdout=subprocess.PIPE)
     assert child.stdout is not None
     assert child.stdout.readline() == b"ready\n"
-    assert store.lease.names_in_use() == set(names)
+    with store.lease.exclusive() as named:
+        assert named == set(names)
     child.kill()
     child.wait()
     child.stdout.close()
 
-    assert store.lease.names_in_use() == frozenset()
-    with store.lease.exclusive(0.1) as named:
+    with store.lease.exclusive() as named:
         assert named == frozenset()
     assert [path.name for path in (store.root / "uses").iterdir()] == ["all"], "nothing is left behind"
 

@@ -23,19 +23,6 @@ def test_directories_are_recorded_by_their_real_path(tmp_path: Path) -> None:
     assert len(directories.paths()) == 3
 
 
-def test_damaged_records_and_missing_directories_are_harmless(tmp_path: Path) -> None:
-    root = tmp_path / "store" / "runs"
-    root.mkdir(parents=True)
-    directories = RunDirectories(root)
-    directories.add(tmp_path)
-    (note,) = root.iterdir()
-    note.write_bytes(note.read_bytes()[:3])
-    (root / "sub").mkdir()
-    assert directories.paths() == []
-    RunDirectories(tmp_path / "none").add(tmp_path)
-    assert RunDirectories(tmp_path / "none").paths() == []
-
-
 def test_directories_inside_the_store_are_not_recorded(tmp_path: Path) -> None:
     """`verify` repeats a run there and removes it afterwards."""
     (tmp_path / "runs").mkdir()
@@ -51,7 +38,7 @@ def test_the_last_use_is_recorded(tmp_path: Path) -> None:
     assert directories.last_used(tmp_path) == 0
     directories.add(tmp_path)
     (note,) = root.iterdir()
-    os.utime(note, (1, 1))
+    os.utime(note, (1, 1), follow_symlinks=False)
     assert directories.last_used(tmp_path) == 1
     directories.add(tmp_path)
     assert directories.last_used(tmp_path) > 1

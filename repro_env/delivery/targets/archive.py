@@ -41,7 +41,7 @@ class Archive(BlobFiles):
         self._name = name
         self._stack = ExitStack()
         with write_errors(parent):
-            temp = Temp(parent / f".{self._path.name}.repro-env")
+            temp = Temp(parent)
             temp.clean()
             super().__init__(self._stack.enter_context(temp.directory()), temp)
 

@@ -40,7 +40,7 @@ class Oci:
             raise UsageError(what, where=tag[:200], hint="use letters, digits and `.-_+@/`")
         self._directory = Path(os.path.normpath(directory.absolute()))
         self._tag = tag
-        self._temp = Temp(self._directory / ".repro-env")
+        self._temp = Temp(self._directory / "blobs")
         self._blobs = BlobFiles(self._directory / "blobs" / "sha256", self._temp)
         self._check()
 
@@ -72,8 +72,8 @@ class Oci:
         except OSError as error:
             what = f"the output cannot be written: {error.strerror}"
             raise UsageError(what, where=str(self._directory), hint="name another path") from None
-        # A build that was killed or is still running has only these two.
-        if not names <= {"blobs", ".repro-env"} and not _is_layout(self._directory / "oci-layout"):
+        # A build that was killed or is still running has only this directory.
+        if not names <= {"blobs"} and not _is_layout(self._directory / "oci-layout"):
             what = "the directory is neither empty nor an OCI image layout"
             raise UsageError(what, where=str(self._directory), hint="name another directory")
 

@@ -113,7 +113,7 @@ def _link(path: Path, to: Path, store: Store) -> None:
     except OSError as error:
         if error.errno not in _NO_LINK:
             raise
-        with Temp(to.parent / ".temp").directory() as temporary:
+        with Temp(to.parent).directory() as temporary:
             copy_file(path, temporary / "blob")
             _flush(temporary / "blob")
             (temporary / "blob").replace(to)

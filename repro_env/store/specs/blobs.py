@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 
-from repro_env.io.files import open_regular, room, sync_directory
+from repro_env.io.files import chunks_of, open_regular, room, sync_directory
 from repro_env.oci import tar
 from repro_env.oci.entry import CHUNK, Entry, Members
 from repro_env.oci.inflate import gunzip
@@ -52,7 +52,7 @@ class SpecBlobs:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._temp = Temp(directory / ".temp")
+        self._temp = Temp(directory)
 
     def add_tree(self, members: Members, *, facts: FactCache | None = None) -> TreeBlob:
         """Store a tree as the gzip of its layer tar. The same members give the same file.
@@ -190,10 +190,15 @@ class SpecBlobs:
         return entries
 
     def packed(self, blob: TreeBlob) -> Iterator[bytes]:
-        """Yield the gzip of a bundled tree: the file's own bytes if it is gzip. Checked at the end, as in `tree`."""
-        with self._open(blob.sha256, blob.size) as source:
-            pieces = _read_tree(source)
-            yield from pieces if source.is_gzip else compress_chunks(pieces)
+        """Yield the gzip of a bundled tree: the file's own bytes if it is gzip, which is checked first, as in `tree`."""
+        path = self.path(blob.sha256)
+        if path is not None and path.suffix == ".gz":
+            for _, chunks in self.tree(blob):
+                for _ in chunks:
+                    pass
+            yield from chunks_of(path, below=self.directory.parent)
+        else:
+            yield from compress_chunks(self.chunks(blob.sha256, blob.size))
 
     def chunks(self, digest: str, size: int | None = None) -> Iterator[bytes]:
         """Yield the uncompressed bytes of a blob. Raises `ArtifactError` at the end, or if there are more than `size`."""
@@ -253,8 +258,6 @@ class _Source:
 
     def __init__(self, file: BinaryIO, where: str, name: str, size: int | None, *, is_gzip: bool) -> None:
         self.where = where
-        self.is_gzip = is_gzip
-        self._recorded: list[bytes] | None = None
         self._file = file
         self._name = name
         self._size = size
@@ -283,19 +286,11 @@ class _Source:
         if self._hasher.hexdigest() != self._name:
             raise self._bad("the content of the blob does not match its name: it is damaged or was changed")
 
-    def take_recorded(self) -> list[bytes]:
-        """Return the raw bytes read from the file since the last call. The first call starts the recording."""
-        chunks, self._recorded = self._recorded or [], []
-        return chunks
-
     def _read(self) -> bytes:
         try:
-            data = self._file.read(CHUNK)
+            return self._file.read(CHUNK)
         except OSError as error:
             raise self._bad(f"the blob cannot be read: {error.strerror}") from None
-        if self._recorded is not None:
-            self._recorded.append(data)
-        return data
 
     def _bad(self, what: str) -> ArtifactError:
         return ArtifactError(what, where=self.where, hint=_HINT)
@@ -320,17 +315,6 @@ def compress_chunks(chunks: Iterable[bytes]) -> Iterator[bytes]:
                 yield pending.popleft().result()
         for member in pending:
             yield member.result()
-
-
-def _read_tree(source: _Source) -> Iterator[bytes]:
-    """Yield the raw bytes of a tree's file, and check its content as strictly as for unpacking."""
-    source.take_recorded()
-    for _, chunks in tar.read(source.take, where=source.where):
-        yield from source.take_recorded()
-        for _ in chunks:
-            yield from source.take_recorded()
-    source.finish()
-    yield from source.take_recorded()
 
 
 def _member(block: bytes) -> bytes:

@@ -102,7 +102,7 @@ def test_an_engine_that_stops_gives_one_clear_error(unique: str, tmp_path: Path)
 def test_layers_are_kept_until_all_are_there(engine: Engine, unique: str, tmp_path: Path) -> None:
     plain = [layer(name, unique + name) for name in ("one", "two")]
     diff_ids = [layer.diff_id for layer in plain]
-    sent = EngineOutput(engines.connect(docker()), f"{NAME}:output", Temp(tmp_path / "temp"), diff_ids)
+    sent = EngineOutput(engines.connect(docker()), f"{NAME}:output", Temp(tmp_path), diff_ids)
     blobs = [sent.take(partial(compressed, one)) for one in plain]
     packed = [Packed(diff_id=diff_id, blob=blob) for diff_id, blob in zip(diff_ids, blobs, strict=True)]
     assert not any(map(sent.has, packed))
@@ -111,8 +111,8 @@ def test_layers_are_kept_until_all_are_there(engine: Engine, unique: str, tmp_pa
     assert f"{NAME}:output in Docker" in said
     assert image.config_blob.digest in said
     sent.close()
-    assert not (tmp_path / "temp").exists()
-    again = EngineOutput(engines.connect(docker()), f"{NAME}:again", Temp(tmp_path / "temp"), diff_ids)
+    assert list(tmp_path.iterdir()) == []
+    again = EngineOutput(engines.connect(docker()), f"{NAME}:again", Temp(tmp_path), diff_ids)
     assert all(map(again.has, packed)), "layers in the engine are not made again"
     again.finish(image)
     again.close()
@@ -130,7 +130,7 @@ def test_names_are_checked_before_anything_is_sent() -> None:
 
 def test_a_layer_that_the_engine_removed_is_named(unique: str, tmp_path: Path) -> None:
     removed = layer("one", unique)
-    sent = EngineOutput(engines.connect(docker()), f"{NAME}:lost", Temp(tmp_path / "temp"), [removed.diff_id])
+    sent = EngineOutput(engines.connect(docker()), f"{NAME}:lost", Temp(tmp_path), [removed.diff_id])
     with pytest.raises(ArtifactError, match="the layer is missing"):
         sent.finish(Image(config([removed]), (Image(b"{}", ()).config_blob,)))
     sent.close()

@@ -112,14 +112,14 @@ def test_the_content_of_installed_files_is_right(tmp_path: Path) -> None:
     from tests.oci.test_conda import LAYOUT
 
     becomes = rule.canonical(facts, LAYOUT)
-    with condafile.UnpackedPackage(path, path.name, PREFIX, Temp(tmp_path / "temp")) as opened:
+    with condafile.UnpackedPackage(path, path.name, PREFIX, Temp(tmp_path)) as opened:
         contents = condafile.CondaContents(opened, becomes)
         (tool,) = (entry for entry in becomes.entries if entry.path == "bin/tool")
         assert b"".join(contents.chunks(tool)) == f"#!{PREFIX}/bin/python\n".encode()
         (record,) = (entry for entry in becomes.entries if entry.path == "conda-meta/tool-1.0-0.json")
         assert b"".join(contents.chunks(record)) == becomes.literals[record.path]
-        assert list((tmp_path / "temp").iterdir())
-    assert not (tmp_path / "temp").exists()
+        assert list(tmp_path.glob(".temp-*"))
+    assert not list(tmp_path.glob(".temp-*"))
 
 
 @pytest.mark.parametrize(
@@ -222,6 +222,6 @@ def test_an_entry_that_is_not_in_the_package_is_refused(tmp_path: Path) -> None:
     facts, _ = unpacked(path, tmp_path)
     becomes = rule.canonical(facts, LAYOUT)
     becomes.members["bin/other"] = "bin/other"
-    opened = condafile.UnpackedPackage(path, path.name, PREFIX, Temp(tmp_path / "temp"))
+    opened = condafile.UnpackedPackage(path, path.name, PREFIX, Temp(tmp_path))
     with opened, pytest.raises(ArtifactError, match="is not in tool-1"):
         list(condafile.CondaContents(opened, becomes).chunks(Entry("bin/other", "file")))

@@ -327,7 +327,7 @@ def test_a_source_that_fails_leaves_nothing(spec_blobs: SpecBlobs) -> None:
 
 
 def test_the_next_capture_removes_files_of_a_killed_one(spec_blobs: SpecBlobs) -> None:
-    dead = spec_blobs.directory / ".temp" / "dead"
+    dead = spec_blobs.directory / ".temp-dead"
     dead.mkdir(parents=True)
     (dead / "blob").write_bytes(b"half")
     Path(f"{dead}.lock").write_bytes(b"")
