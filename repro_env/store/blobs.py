@@ -24,14 +24,17 @@ class Blobs:
         self._temp = temp
         self._boot = boot
 
-    def path(self, digest: str) -> Path | None:
-        """Return the file with these bytes (mode 0444), or None."""
+    def path(self, digest: str, *, again: bool = False) -> Path | None:
+        """Return the file with these bytes (mode 0444), or None. It is read once after each start of the machine.
+
+        `again`: read it in any case. A damaged file is removed.
+        """
         name = hex_of(digest)
         path = self._root / name
         key = _key(path)
         if key is None:
             return None
-        if self._boot.is_marked(name, key):
+        if not again and self._boot.is_marked(name, key):
             return path
         # The file was changed, or the machine was restarted since and may have lost power before the file was on the disk.
         with contextlib.suppress(OSError):
@@ -70,11 +73,6 @@ class Blobs:
             self._boot.mark(actual, _key(temporary / "blob") or "")
             (temporary / "blob").replace(self._root / actual)
         return self._root / actual
-
-    def remove(self, digest: str) -> None:
-        """Remove a blob if it is there."""
-        with contextlib.suppress(FileNotFoundError):
-            (self._root / hex_of(digest)).unlink()
 
 
 def _key(path: Path) -> str | None:

@@ -36,6 +36,8 @@ _MARKS: dict[Kind, str] = {"blob": "", "layer": "", "image": "", "spec": "specs-
 _BLOCK = 512
 """Bytes of a block in stat(2)."""
 _DAY = 86400.0
+
+
 class StoreItem(msgspec.Struct, frozen=True):
     """One item that can be removed by itself."""
 

@@ -80,12 +80,14 @@ def test_a_damaged_blob_of_an_earlier_boot_counts_as_missing(store: Store) -> No
     assert after.blobs.put(_chunks(DATA), DIGEST, where="example.org").read_bytes() == DATA
 
 
-def test_a_blob_can_be_removed(store: Store) -> None:
-    store.blobs.put(_chunks(DATA), DIGEST, where="example.org")
-    store.blobs.remove(DIGEST)
-    store.blobs.remove(DIGEST)
-
-    assert store.blobs.path(DIGEST) is None
+def test_a_blob_can_be_read_again_within_a_boot(store: Store) -> None:
+    path = store.blobs.put(_chunks(DATA), DIGEST, where="example.org")
+    facts = path.stat()
+    path.chmod(0o644)
+    path.write_bytes(bytes(len(DATA)))
+    os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+    assert store.blobs.path(DIGEST) == path
+    assert store.blobs.path(DIGEST, again=True) is None
 
 
 def test_only_a_digest_is_accepted_as_a_name(store: Store) -> None:

@@ -144,8 +144,8 @@ class Sources:
         `after`: the error after which all files are checked again. Raises `NetworkError` if no server answered, else
         `ArtifactError`; both list all attempts.
         """
-        if after is not None and self._store.blobs.path(artifact.sha256) and not self._store.blobs.verify(artifact.sha256):
-            self._store.blobs.remove(artifact.sha256)
+        if after is not None:
+            self._store.blobs.path(artifact.sha256, again=True)
         return self._first(artifact, None if after is not None else facts, self._fetch, [after] if after is not None else [])
 
     def gzip_or_file(self, artifact: Artifact) -> Path:
