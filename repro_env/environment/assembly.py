@@ -8,7 +8,7 @@ import msgspec
 
 from repro_env.environment.conda import metadata
 from repro_env.environment.lock import LockedEnvironment
-from repro_env.environment.machine import frameworks, variables
+from repro_env.environment.machine import variables
 from repro_env.environment.python.externalpaths import python_path
 from repro_env.environment.python.sites import with_prefix
 from repro_env.environment.system.tree import Tree
@@ -169,9 +169,6 @@ def _notes(locked: LockedEnvironment) -> Iterator[str]:
     prefix = locked.live.sites[0].prefix
     for directory in metadata.unrelated_directories(prefix) if locked.is_conda else ():
         yield f"{prefix}/{directory} is {_UNRELATED[directory]}: not part of this environment, not captured"
-    names = {dist.facts.name for _, dist in locked.installed} | {package.package.name for package in locked.packages}
-    if note := frameworks.compiler_note(locked.live.frameworks, names, locked.request.programs):
-        yield note
 
 
 def _bundled(locked: LockedEnvironment) -> Iterator[Carried]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +41,6 @@ _IRRELEVANT = re.compile(
     r"PATH|SLURM_\w+|MASTER_\w+|\w*RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|PMI_\w+|OMPI_\w+|TORCHELASTIC_\w+|PYTHONHASHSEED"
 )
 """Variables that do not affect an import, so the cached result is valid for any value."""
-_TRITON = frozenset(("triton", "pytorch-triton", "pytorch-triton-rocm", "triton-rocm"))
-_COMPILERS = {"gcc": {"gcc", "cc", "clang"}, "g++": {"g++", "c++", "clang++"}}
-"""Compiler -> the programs that can be used instead."""
 
 
 class Report(Frozen, frozen=True, kw_only=True):
@@ -135,21 +132,6 @@ def owners(installed: Iterable[InstalledDistribution], prefix: Path) -> dict[str
                 real_directories[directory] = os.path.realpath(directory)
             owner_of[f"{real_directories[directory]}/{name}"] = f"wheel {dist.facts.name} {dist.facts.version}"
     return owner_of
-
-
-def compiler_note(facts: Frameworks, names: Collection[str], programs: Sequence[str]) -> str:
-    """Return a note if the environment may call a compiler that the image will not have; empty otherwise.
-
-    `names`: of all distributions and packages.
-    """
-    available = {Path(program).name.partition("-")[0] for program in programs}
-    callers = {"g++": "torch.compile and C++ extensions call g++"} if facts.torch else {}
-    callers |= {"gcc": "Triton calls gcc"} if not _TRITON.isdisjoint(names) else {}
-    missing = {name: call for name, call in callers.items() if available.isdisjoint(_COMPILERS[name])}
-    if not missing:
-        return ""
-    options = " ".join(f"--with {name}" for name in missing)
-    return f"{', '.join(missing.values())} at run time; capture with {options} if the run uses them"
 
 
 def _key(facts: Interpretation, environ: Mapping[str, str], state: str, machine: Any) -> str:

@@ -263,15 +263,3 @@ def test_owners_are_read_from_record(tmp_path: Path) -> None:
     assert found[f"{site}/nvidia/a,b/libodd.so.1"] == "wheel odd 13.4.1.3"
     assert found[f"{site}/nvidia/lib/libx.so"] == "wheel odd 13.4.1.3"
     assert not any(path.endswith(".py") for path in found)
-
-
-def test_a_note_names_missing_compilers() -> None:
-    torch = Frameworks(torch="2.13.0")
-    both = ("torch", "triton")
-    assert frameworks.compiler_note(torch, ("torch",), ()).endswith("capture with --with g++ if the run uses them")
-    assert frameworks.compiler_note(torch, ("torch",), ("git", "gcc"))
-    assert frameworks.compiler_note(torch, ("torch",), ("git", "g++")) == ""
-    assert frameworks.compiler_note(torch, both, ()).endswith("capture with --with g++ --with gcc if the run uses them")
-    assert frameworks.compiler_note(torch, both, ("g++",)).endswith("capture with --with gcc if the run uses them")
-    assert frameworks.compiler_note(torch, both, ("/usr/bin/clang-16", "/usr/bin/clang++-16")) == ""
-    assert frameworks.compiler_note(Frameworks(), ("numpy",), ()) == ""
