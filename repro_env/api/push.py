@@ -64,8 +64,6 @@ class Pushed(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of the blobs that were sent."""
     blobs: int
     """Number of blobs that were sent."""
-    changed: bool
-    """Whether the push changed the registry."""
 
 
 def push(spec: Spec, directory: Path, to: Reference, *, frozen: bool = False, store: Store, tell: Tell) -> Pushed:
@@ -81,7 +79,6 @@ def push(spec: Spec, directory: Path, to: Reference, *, frozen: bool = False, st
     for note in notes(spec):
         tell(note)
     with Registry(to.host) as registry, closing(RegistryOutput(to)) as output:
-        tag = registry.head(to.repository, to.tag)
         image = sinks.send(spec, directory, store, output, tell=tell)
         subject = image.image.manifest_blob
         sending = _Sending(registry, to.repository)
@@ -110,7 +107,6 @@ def push(spec: Spec, directory: Path, to: Reference, *, frozen: bool = False, st
         spec_digest=spec.digest,
         sent=sum(layer.blob.size for layer in image.layers if layer.diff_id in image.made) + sending.size,
         blobs=len(image.made) + sending.blobs,
-        changed=tag != subject.digest or bool(image.made) or bool(sending.blobs),
     )
 
 

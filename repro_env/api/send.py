@@ -14,7 +14,6 @@ from repro_env.delivery.builder.build import Plan
 from repro_env.delivery.targets import argument
 from repro_env.delivery.targets.argument import Target
 from repro_env.environment.secrets import bundles
-from repro_env.oci import paths as image_layout
 from repro_env.oci.paths import is_below
 from repro_env.schema.errors import UsageError
 from repro_env.schema.progress import Tell
@@ -116,32 +115,21 @@ def notes(spec: Spec) -> Iterator[str]:
     if source is None:
         return
     layouts = (identity.layout, *identity.others)
-    editable = [
-        unquote(distribution.direct_url.removeprefix("file://"))
-        for distribution in spec.observed.distributions
-        if distribution.editable
-    ]
-    imported = [
-        path
-        for path in (*spec.observed.startup.sys_path, *editable)
-        if is_below(path, source.path) and not any(is_below(path, layout.prefix) for layout in layouts)
-    ]
-    if imported:
-        yield (
-            f"note: Python imports code from {imported[0]}, which is not in the image: "
-            f"add --with-source, or mount the project at {source.path}"
-        )
-    hidden = [layout.prefix for layout in layouts if layout.in_place and is_below(layout.prefix, source.path)]
-    if hidden:
-        yield (
-            f"note: the image has its environment at {hidden[0]}: "
-            f"do not mount the project at {source.path}, because that hides the environment"
-        )
-    if spec.observed.home:
-        yield (
-            f"note: the captured library configuration ({', '.join(spec.observed.home[:3])}) is used in a container "
-            f"if it is started with HOME={image_layout.HOME}"
-        )
+    editable = [unquote(item.direct_url.removeprefix("file://")) for item in spec.observed.distributions if item.editable]
+    for path in (*spec.observed.startup.sys_path, *editable):
+        if is_below(path, source.path) and not any(is_below(path, layout.prefix) for layout in layouts):
+            yield (
+                f"note: Python imports code from {path}, which is not in the image: "
+                f"add --with-source, or mount the project at {source.path}"
+            )
+            break
+    for layout in layouts:
+        if layout.in_place and is_below(layout.prefix, source.path):
+            yield (
+                f"note: the image has its environment at {layout.prefix}: "
+                f"do not mount the project at {source.path}, because that hides the environment"
+            )
+            break
 
 
 def _is_user(text: str) -> bool:

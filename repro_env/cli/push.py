@@ -53,7 +53,7 @@ def command(
         messages.result(result.image)
     messages.say(
         f"sent {messages.size(result.sent)} in {result.blobs} blobs"
-        if result.changed
+        if result.blobs
         else "nothing was sent: the registry has all blobs"
     )
     if not json:

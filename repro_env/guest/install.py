@@ -15,6 +15,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import itertools
 import json
 import os
 import re
@@ -24,7 +25,6 @@ import sys
 import tarfile
 import time
 import types
-import urllib.error
 import urllib.request
 import zipfile
 import zlib
@@ -197,37 +197,30 @@ def find_wheel(wheel: dict[str, Any], hints: dict[str, list[str]], spec_director
         return inflate(wheel, spec_directory, temp)[0]
     target = os.path.join(temp, "wheel")
     problems: list[str] = []
-    for url in hints.get(wheel["sha256"], ()):
-        for attempt in range(1, ATTEMPTS + 1):
-            try:
-                download(url, target, wheel)
-                return target
-            except InstallError as error:  # noqa: PERF203 - each attempt is a download
-                problems.append(str(error))
-                break
-            except (OSError, ValueError) as error:
-                is_final = isinstance(error, urllib.error.HTTPError) and error.code < 500
-                if is_final or attempt == ATTEMPTS:
-                    problems.append("%s: %s" % (url, printable(str(error))))
-                    break
-                time.sleep(attempt)
+    urls = hints.get(wheel["sha256"], ())
+    for attempt, url in itertools.product(range(ATTEMPTS), urls):
+        time.sleep(attempt)
+        try:
+            download(url, target, wheel)
+            return target
+        except (InstallError, OSError, ValueError) as error:
+            problems.append("%s: %s" % (printable(url), printable(str(error))))
     raise InstallError(
         "%s could not be downloaded (%s). Put the wheel into blobs/ under the name %s, or build from a bundle file written by "
-        "`repro-env pack --all`, which contains every wheel" % (wheel["filename"], "; ".join(problems) or "no known URL", name)
+        "`repro-env pack --all`, which contains every wheel"
+        % (wheel["filename"], "; ".join(problems[: len(urls)]) or "no known URL", name)
     )
 
 
 def download(url: str, target: str, wheel: dict[str, Any]) -> None:
-    """Download a wheel. Raises `InstallError` if its size or sha256 is wrong, `OSError` if a new attempt may help."""
+    """Download a wheel. Raises `InstallError` if its size or sha256 is wrong, or `OSError`."""
     if not url.startswith(("http://", "https://")):
-        raise InstallError("%s is not an http(s) URL" % printable(url))
+        raise InstallError("this is not an http(s) URL")
     request = urllib.request.Request(url, headers={"User-Agent": "repro-env", "Accept-Encoding": "identity"})
     with urllib.request.urlopen(request, timeout=TIMEOUT) as response:
         size, sha256 = copy(response, target, wheel["size"])
-    if size < wheel["size"]:
-        raise OSError("received %d of %d bytes" % (size, wheel["size"]))
     if (size, sha256) != (wheel["size"], hex_of(wheel["sha256"])):
-        raise InstallError("%s differs from the captured %s (%d bytes)" % (url, wheel["filename"], wheel["size"]))
+        raise InstallError("the file differs from the captured %s (%d bytes)" % (wheel["filename"], wheel["size"]))
 
 
 def inflate(blob: dict[str, Any], spec_directory: str, temp: str) -> tuple[str, str]:

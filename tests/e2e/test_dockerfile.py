@@ -20,12 +20,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from repro_env.delivery.builder import imageentries
+from repro_env.delivery.documents import dockerfile
 from repro_env.io import engine
 from repro_env.oci import config, tar
 from repro_env.oci.entry import Entry, sort_with_parents
 from repro_env.oci.wheellayers import move_below
 from repro_env.schema.spec import Spec, read
+from repro_env.store.packages.wheelfile import open_facts
 from repro_env.store.specs.blobs import SpecBlobs
 from repro_env.store.store import Store
 from tests.e2e import parts
@@ -125,10 +126,12 @@ def test_the_directory_of_the_spec_is_enough_to_build_the_captured_image(
     source = directory.spec.observed.source
     assert source is not None
     root = source.path.lstrip("/")
-    code_entries = SpecBlobs(directory.path / "blobs").entries(source.tree, store.facts)
-    entries = sort_with_parents(
-        [*(move_below(entry, root) for entry in code_entries), *imageentries.entries(directory.spec, directory.path, store)]
+    blobs = SpecBlobs(directory.path / "blobs")
+    code_entries = blobs.entries(source.tree, store.facts)
+    own_entries = dockerfile.image_entries(
+        directory.spec, blobs, store, lambda wheel: open_facts(directory.wheels[wheel.filename], wheel.filename)
     )
+    entries = sort_with_parents([*(move_below(entry, root) for entry in code_entries), *own_entries])
     wanted = {entry.path: describe(entry) for entry in entries}
     result = read_files(f"{NAME}:directory", tmp_path / "image.tar")
     assert {path: facts for path, facts in result.items() if wanted.get(path) != facts} == {}

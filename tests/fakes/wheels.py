@@ -7,11 +7,12 @@ import csv
 import hashlib
 import io
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from repro_env.oci import wheel
 from repro_env.oci.entry import Entry
+from repro_env.oci.wheel import Facts
 from repro_env.schema.artifact import Wheel
 from repro_env.schema.environment import Layout
 from repro_env.store.packages.wheelfile import WheelContents, open_facts
@@ -100,3 +101,8 @@ def _record(content: Mapping[str, bytes], own: str) -> bytes:
         rows.writerow((member, f"sha256={digest}", str(len(data))))
     rows.writerow((own, "", ""))
     return text.getvalue().encode()
+
+
+def facts_in(directory: Path) -> Callable[[Wheel], Facts]:
+    """What returns the facts of each wheel in a directory."""
+    return lambda wheel: open_facts(directory / wheel.filename, wheel.filename)

@@ -23,7 +23,6 @@ from typing import Any
 
 import pytest
 
-from repro_env.delivery.builder import imageentries
 from repro_env.delivery.documents import dockerfile
 from repro_env.guest import install
 from repro_env.oci import wheel as rule
@@ -274,11 +273,9 @@ class Context:
             self.directory, self.wheels, carry=tuple(self.wheels) if carry else (), compress=("two",), overlay=files, **more
         )
         store = Store.open(directory / "store")
-        for path in self.wheels.values():  # as a capture does
-            artifact = wheels.artifact(path, path.name.split("-")[0])
-            store.blobs.put([path.read_bytes()], artifact.sha256, where="test")
-        self.entries: list[Entry] = imageentries.entries(self.spec, self.directory, store)
-        assert dockerfile.write(self.directory, self.spec, store) == ""
+        facts_of, blobs = wheels.facts_in(directory / "wheels"), SpecBlobs(self.directory / "blobs")
+        self.entries: list[Entry] = dockerfile.image_entries(self.spec, blobs, store, facts_of)
+        assert dockerfile.write(self.directory, self.spec, store, facts_of) == ""
 
     def run(self, *arguments: str | Path, env: Mapping[str, str] | None = None) -> tuple[int, str]:
         done = subprocess.run(

@@ -24,7 +24,6 @@ from repro_env.oci import config, inflate, layer, tar, wheellayers
 from repro_env.oci import wheel as rule
 from repro_env.oci.entry import Contents, Entry, Members, find_misplaced, members
 from repro_env.oci.gzipencoder import Stitches, stitch_layer
-from repro_env.schema import codec
 from repro_env.schema.artifact import CondaPackage, TreeBlob
 from repro_env.schema.environment import Layout
 from repro_env.schema.errors import ArtifactError, BuildError
@@ -179,22 +178,15 @@ class _CheckedContents:
             yield from chunks
 
 
-def recall_package(package: CondaPackage, layout: Layout, store: Store) -> linking.Facts | None:
-    """Return the facts of a package at a prefix that the store has from an earlier, hashed archive."""
-    facts = store.facts.recall(condafile.FACTS, condafile.facts_key(package.sha256, layout.prefix), linking.Facts)
-    return facts if facts is not None and facts.filename == package.filename else None
-
-
 def _open_package(
     package: CondaPackage, archive: Path, layout: Layout, store: Store, stack: ExitStack
 ) -> tuple[rule.Installed, Contents]:
     unpacked = stack.enter_context(condafile.UnpackedPackage(archive, package.filename, layout.prefix, store.temp))
-    facts = recall_package(package, layout, store) or unpacked.facts
-    found = (facts.info.name, facts.info.version, facts.info.build)
-    if found != (package.name, package.version, package.build):
-        raise ArtifactError(f"the archive holds the package {' '.join(found)}", where=package.filename)
-    installed = linking.canonical(facts, layout)
-    store.facts.put(condafile.FACTS, condafile.facts_key(package.sha256, layout.prefix), codec.canonical(facts))
+    info = unpacked.facts.info
+    if (info.name, info.version, info.build) != (package.name, package.version, package.build):
+        what = f"the archive holds the package {info.name} {info.version} {info.build}"
+        raise ArtifactError(what, where=package.filename)
+    installed = linking.canonical(unpacked.facts, layout)
     return installed, condafile.CondaContents(unpacked, installed)
 
 

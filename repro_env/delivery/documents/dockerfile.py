@@ -14,24 +14,23 @@ import hashlib
 import json
 import re
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from repro_env.delivery.documents import files, templates
 from repro_env.io.package import GUEST
-from repro_env.oci import config
-from repro_env.oci.entry import Entry
-from repro_env.schema.artifact import TreeBlob
+from repro_env.oci import config, wheellayers
+from repro_env.oci import wheel as rule
+from repro_env.oci.entry import Entry, merge
+from repro_env.schema.artifact import TreeBlob, Wheel
 from repro_env.schema.errors import SpecError
 from repro_env.schema.spec import Source, Spec
+from repro_env.store.specs.blobs import SpecBlobs
 from repro_env.store.store import Store
 from repro_env.version import __version__
 
-if TYPE_CHECKING:
-    from repro_env.delivery.builder.imageentries import FactsOf
-
+FactsOf = Callable[[Wheel], rule.Facts]
 NAME = "Dockerfile"
 INSTALLER = "install.py"
 LISTING = "image-files.txt.gz"
@@ -44,11 +43,10 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _PATH = re.compile(r"/(?:[A-Za-z0-9_./@+,:=~ -]*[A-Za-z0-9_./@+,:=~-])?")
 
 
-def write(output: Path, spec: Spec, store: Store, facts: FactsOf | None = None) -> str:
+def write(output: Path, spec: Spec, store: Store, facts_of: FactsOf) -> str:
     """Write the Dockerfile and the files that it needs to the spec directory `output`, unless they are up to date.
 
     Returns an empty string, or the reason why this spec cannot have a Dockerfile; then existing files are removed.
-    `facts`: called for a wheel that the store does not know.
     """
     problem = ""
     for source in (spec.observed.source, None):  # without the code if a Dockerfile cannot express its path
@@ -58,23 +56,36 @@ def write(output: Path, spec: Spec, store: Store, facts: FactsOf | None = None) 
             problem = error.what
             continue
         files.update(output, {NAME: text, INSTALLER: installer()})
-        _write_listing(output, spec, store, facts)
+        _write_listing(output, spec, store, facts_of)
         return ""
     for name in (NAME, INSTALLER, LISTING):
         (output / name).unlink(missing_ok=True)
     return problem
 
 
-def _write_listing(output: Path, spec: Spec, store: Store, facts: FactsOf | None) -> None:
+def _write_listing(output: Path, spec: Spec, store: Store, facts_of: FactsOf) -> None:
     """Write the list of all paths. It depends on the identity only, and takes a second, so it is not made again."""
     key, path = f"{__version__} {spec.digest}", output / LISTING
     written = store.facts.get(_KIND, key)
     if written is None or not path.is_file() or written != hashlib.sha256(path.read_bytes()).digest():
-        from repro_env.delivery.builder.imageentries import entries
-
-        data = listing(entries(spec, output, store, facts))
+        data = listing(image_entries(spec, SpecBlobs(output / "blobs"), store, facts_of))
         files.update(output, {LISTING: data})
         store.facts.put(_KIND, key, hashlib.sha256(data).digest())
+
+
+def image_entries(spec: Spec, blobs: SpecBlobs, store: Store, facts_of: FactsOf) -> list[Entry]:
+    """Return all paths of an image without conda packages, sorted, with all parents and the sha256 of every file.
+
+    Raises `ArtifactError` if a bundled tree is missing or damaged, or if a wheel is invalid.
+    """
+    identity = spec.identity
+    trees = (identity.base, identity.unowned, identity.interpreter.tree, identity.overlay)
+    *lower, overlay = (blobs.entries(tree, store.facts) if tree is not None else [] for tree in trees)
+    installed = {
+        wheel.key: rule.canonical(facts_of(wheel), identity.layout_of(wheel), name=wheel.name) for wheel in identity.distributions
+    }
+    groups = [group.entries for group in wheellayers.layers(installed)]
+    return merge([*lower, *groups, overlay, [entry for entry, _ in config.marker(identity)]])
 
 
 @lru_cache(maxsize=1)

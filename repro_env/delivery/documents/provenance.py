@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from repro_env.delivery.builder.layers import artifacts_of, named_trees
 from repro_env.oci.manifest import Image
 from repro_env.schema import codec
-from repro_env.schema.artifact import CondaPackage, TreeBlob, Wheel
 from repro_env.schema.spec import Spec
 from repro_env.version import __version__
 
@@ -22,11 +22,8 @@ BUILD_TYPE = "urn:repro-env:build:image:1"
 BUILDER = "urn:repro-env:builder"
 
 
-def render(spec: Spec, image: Image, name: str = "image") -> bytes:
-    """Return the statement as canonical JSON. Its subjects are the manifest and the config (the image ID of Docker).
-
-    `name`: the name of the image, such as `registry.example.com/team/train:1`.
-    """
+def render(spec: Spec, image: Image) -> bytes:
+    """Return the statement as canonical JSON. Its subjects are the manifest and the config (the image ID of Docker)."""
     identity = spec.identity
     statement = {
         "_type": STATEMENT,
@@ -45,7 +42,7 @@ def render(spec: Spec, image: Image, name: str = "image") -> bytes:
         },
         "predicateType": PREDICATE,
         "subject": [
-            _resource(name, image.manifest_blob.digest, mediaType=image.manifest_blob.media_type),
+            _resource("image", image.manifest_blob.digest, mediaType=image.manifest_blob.media_type),
             _resource("image ID", image.config_blob.digest, mediaType=image.config_blob.media_type),
         ],
     }
@@ -53,23 +50,14 @@ def render(spec: Spec, image: Image, name: str = "image") -> bytes:
 
 
 def _dependencies(spec: Spec) -> Iterator[dict[str, Any]]:
-    """Yield everything that the image was made of, lowest layer first."""
-    identity = spec.identity
-    trees: tuple[tuple[str, TreeBlob | None], ...] = (
-        ("base", identity.base),
-        ("unowned", identity.unowned),
-        ("interpreter", identity.interpreter.tree),
-    )
-    for name, tree in trees:
-        if tree is not None:
+    """Yield everything that the image was made of."""
+    for name, tree in named_trees(spec).items():
+        if name != "source":
             yield _resource(name, tree.sha256)
-    urls = {hint.sha256: hint.urls for hint in (*spec.hints.wheels, *spec.hints.packages)}
-    artifacts: tuple[CondaPackage | Wheel, ...] = (*identity.packages, *identity.distributions)
-    for artifact in artifacts:
-        artifact_urls = urls.get(artifact.sha256, ())
-        yield _resource(artifact.filename, artifact.sha256, **({"uri": artifact_urls[0]} if artifact_urls else {}))
-    if identity.overlay is not None:
-        yield _resource("overlay", identity.overlay.sha256)
+    urls = {hint.sha256: hint.urls[0] for hint in (*spec.hints.wheels, *spec.hints.packages) if hint.urls}
+    for artifact in artifacts_of(spec):
+        uri = {"uri": urls[artifact.sha256]} if artifact.sha256 in urls else {}
+        yield _resource(artifact.filename, artifact.sha256, **uri)
 
 
 def _resource(name: str, digest: str, **fields: str) -> dict[str, Any]:

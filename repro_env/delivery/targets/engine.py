@@ -11,6 +11,8 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
+from itertools import takewhile
+from typing import Any
 
 import msgspec
 
@@ -58,14 +60,19 @@ def with_tag(name: str) -> str:
 
 def has_image(engine: Engine, image_id: str) -> bool:
     """Return whether the engine has the image with this ID. Raises `EngineError`."""
+    return str(_inspect(engine, image_id).get("Id")).removeprefix("sha256:") == hex_of(image_id)
+
+
+def _inspect(engine: Engine, image_id: str) -> dict[str, Any]:
+    """Return the details of an image; empty if the engine does not have it."""
     try:
-        with engine.talk("look for the image"):
-            image = engine.client.api.inspect_image(image_id)
+        with engine.talk("look for an image"):
+            details: dict[str, Any] = engine.client.api.inspect_image(image_id)
+            return details
     except EngineError as error:
         if error.status == 404:
-            return False
+            return {}
         raise
-    return _id(image) == image_id
 
 
 def count_known_layers(engine: Engine, diff_ids: Sequence[str]) -> int:
@@ -74,25 +81,9 @@ def count_known_layers(engine: Engine, diff_ids: Sequence[str]) -> int:
         return 0
     with engine.talk("list its images"):
         images = engine.client.api.images(all=True)
-    best = 0
-    for image in images:
-        try:
-            with engine.talk("look into an image"):
-                details = engine.client.api.inspect_image(image["Id"])
-        except EngineError as error:
-            if error.status != 404:
-                raise
-            continue  # the image was removed meanwhile
-        layers = (details.get("RootFS") or {}).get("Layers") or []
-        count = 0
-        for known, wanted in zip(layers, diff_ids, strict=False):
-            if known != wanted:
-                break
-            count += 1
-        best = max(best, count)
-        if best == len(diff_ids):
-            break
-    return best
+    known = [(_inspect(engine, image["Id"]).get("RootFS") or {}).get("Layers") or [] for image in images]
+    pairs = (takewhile(lambda pair: pair[0] == pair[1], zip(layers, diff_ids, strict=False)) for layers in known)
+    return max((len(list(equal)) for equal in pairs), default=0)
 
 
 def load(engine: Engine, config: bytes, layers: Sequence[Layer], name: str) -> None:
@@ -148,11 +139,6 @@ def _send(engine: Engine, chunks: Iterator[bytes]) -> None:
             where=engine.address,
             hint="is there room where it keeps its images (docker system df)?",
         )
-
-
-def _id(image: dict[str, object]) -> str:
-    name = str(image.get("Id") or "")
-    return name if name.startswith("sha256:") else f"sha256:{name}"
 
 
 class EngineOutput(BlobFiles):

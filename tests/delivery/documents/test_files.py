@@ -33,7 +33,7 @@ def test_the_seed_changes_only_the_spec_file(tmp_path: Path) -> None:
         directory = tmp_path / f"seed-{seed}"
         spec = specs.make(directory, {"demo": wheels.make(tmp_path / "wheels", "demo")}, carry=["demo"], seed=seed)
         files.write(directory, spec)
-        assert dockerfile.write(directory, spec, store) == ""
+        assert dockerfile.write(directory, spec, store, wheels.facts_in(tmp_path / "wheels")) == ""
         paths = [path for path in directory.rglob("*") if path.is_file()]
         captures.append((spec, {str(path.relative_to(directory)): path.read_bytes() for path in paths}))
     (first, before), (second, after) = captures
