@@ -28,10 +28,8 @@ _OCI = "org.opencontainers.image"
 class ContainerSettings(msgspec.Struct, frozen=True, rename="pascal"):
     """The container settings of an image that repro-env reads."""
 
-    env: list[str] | None = None
     labels: dict[str, str] | None = None
     user: str | None = None
-    working_dir: str | None = None
 
 
 class RootFilesystem(msgspec.Struct, frozen=True):
@@ -44,10 +42,7 @@ class ImageConfig(msgspec.Struct, frozen=True):
     """The config of any image (OCI image spec, config.md)."""
 
     rootfs: RootFilesystem
-    architecture: str = ""
-    os: str = ""
     config: ContainerSettings | None = None
-    history: list[dict[str, msgspec.Raw]] | None = None
 
     @property
     def diff_ids(self) -> list[str]:

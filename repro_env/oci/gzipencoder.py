@@ -15,7 +15,7 @@ other bytes of the tar are encoded here, by rules that do not depend on the vers
 - Each such member ends with a last, empty block of fixed codes.
 - Empty content has no member and no block.
 
-The decompressed bytes are those of `tar.write`. With `prove` they are also computed and checked.
+The decompressed bytes are those of `tar.write`. They are computed and checked while they pass.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Any
 
 import msgspec
 
-from repro_env.oci import tar
+from repro_env.oci import inflate, tar
 from repro_env.oci.entry import CHUNK, Entry
 from repro_env.schema.errors import ArtifactError
 
@@ -54,27 +54,26 @@ class Deflated(msgspec.Struct, frozen=True):
 Stitches = Iterable[tuple[Entry, Deflated | Iterable[bytes]]]
 
 
-def stitch_layer(members: Stitches, prove: Callable[[bytes], None] | None = None, *, library: Any = zlib) -> Iterator[bytes]:
+def _nothing(_: bytes) -> None:
+    """Stand in for `prove` when nothing is to be proven."""
+
+
+def stitch_layer(members: Stitches, prove: Callable[[bytes], None] = _nothing, *, library: Any = inflate.ZLIB) -> Iterator[bytes]:
     """Yield the gzip of the members' tar, in pieces of at most a few hundred KiB.
 
     Each content is read before the next member. `prove` is called with the bytes of the tar, in order; `library`
-    decompresses them (`zlib` or a compatible module). Without `prove` no deflate stream is read, so the caller has to know
-    the digest of the result. Raises `ArtifactError` if a content does not have the size of its entry. With `prove`, also
-    if a stream is damaged, has trailing bytes, or does not have the declared CRC and size.
+    decompresses them (`zlib` or a compatible module). Raises `ArtifactError` if a content does not have the size of its
+    entry, or if a stream is damaged, has trailing bytes, or does not have the declared CRC and size.
     """
     pieces: list[bytes] = []
     size = 0
-    for piece in _pieces(members, prove or _nothing, library if prove else None):
+    for piece in _pieces(members, prove, library):
         pieces.append(piece)
         size += len(piece)
         if size >= _JOIN:
             yield b"".join(pieces)
             pieces, size = [], 0
     yield b"".join(pieces)
-
-
-def _nothing(_: bytes) -> None:
-    """Stand in for `prove` when nothing is to be proven."""
 
 
 def _pieces(members: Stitches, prove: Callable[[bytes], None], library: Any) -> Iterator[bytes]:
@@ -92,7 +91,7 @@ def _pieces(members: Stitches, prove: Callable[[bytes], None], library: Any) -> 
                 continue
             yield run.end()
             yield _HEADER
-            yield from content.chunks if library is None else _proven(entry, content, prove, library)
+            yield from _proven(entry, content, prove, library)
             yield _trailer(content.crc, content.size)
             run = _Run()
         else:

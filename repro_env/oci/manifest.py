@@ -31,16 +31,14 @@ _WORD = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_.-]*\Z", max_length=100)]
 _Annotations = Annotated[dict[Line, Annotated[str, Meta(max_length=20_000)]], Meta(max_length=1000)]
 
 
-class Platform(msgspec.Struct, frozen=True, rename={"os_version": "os.version"}):
+class Platform(msgspec.Struct, frozen=True):
     """The platform that an image is for."""
 
     architecture: _WORD
     os: _WORD
-    variant: _WORD = ""
-    os_version: _WORD = ""
 
     def __str__(self) -> str:
-        return "/".join(filter(None, (self.os, self.architecture, self.variant)))
+        return f"{self.os}/{self.architecture}"
 
 
 class Descriptor(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -53,10 +51,6 @@ class Descriptor(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
     annotations: _Annotations | None = None
     platform: Platform | None = None
 
-    @property
-    def blob(self) -> Blob:
-        return Blob(media_type=self.media_type, digest=self.digest, size=self.size)
-
 
 class Manifest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """An image, or an artifact that refers to one."""
@@ -68,7 +62,6 @@ class Manifest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     media_type: _MEDIA | None = None
     artifact_type: Line | None = None
     subject: Descriptor | None = None
-    annotations: _Annotations | None = None
 
 
 class Index(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -77,7 +70,6 @@ class Index(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     schema_version: Literal[2]
     manifests: Annotated[tuple[Descriptor, ...], Meta(max_length=10_000)]
     media_type: _MEDIA | None = None
-    annotations: _Annotations | None = None
 
 
 class Image(msgspec.Struct, frozen=True):
@@ -143,26 +135,15 @@ def parse(data: bytes, media_type: str, *, where: str) -> Manifest | Index:
         ) from None
 
 
-def choose(index: Index, *, architecture: str, os: str = "linux", where: str) -> Descriptor:
-    """The first image of the index for a platform, preferably without a variant. Raises `PlatformError` if there is none."""
-    matching = [
-        descriptor
-        for descriptor in index.manifests
-        if descriptor.platform is not None and (descriptor.platform.os, descriptor.platform.architecture) == (os, architecture)
-    ]
-    if matching:
-        return min(matching, key=lambda descriptor: bool(descriptor.platform and descriptor.platform.variant))
-    platforms = sorted(
-        {
-            str(descriptor.platform)
-            for descriptor in index.manifests
-            if descriptor.platform is not None and descriptor.platform.os != "unknown"
-        }
-    )
-    listed = ", ".join(platforms[:10]) or "unnamed platforms"
-    raise PlatformError(
-        f"there is no image for {os}/{architecture}, only for: {listed}", where=where, hint="choose another image"
-    )
+def choose(index: Index, *, architecture: str, where: str) -> Descriptor:
+    """The first image of the index for a Linux platform. Raises `PlatformError` if there is none."""
+    by_platform = {str(row.platform): row for row in reversed(index.manifests) if row.platform is not None}
+    chosen = by_platform.get(f"linux/{architecture}")
+    if chosen is None:
+        listed = ", ".join(sorted(by_platform.keys() - {"unknown/unknown"})[:10]) or "unnamed platforms"
+        what = f"there is no image for linux/{architecture}, only for: {listed}"
+        raise PlatformError(what, where=where, hint="choose another image")
+    return chosen
 
 
 def digest_of(data: bytes) -> str:

@@ -86,13 +86,13 @@ class Registry:
             stated = answer.headers.get(DIGEST_HEADER, "")
         return stated if is_digest(stated) else self.manifest(repository, ref)[2]
 
-    def image(self, repository: str, ref: str, *, architecture: str, os: str = "linux") -> tuple[Manifest, bytes, str]:
+    def image(self, repository: str, ref: str, *, architecture: str) -> tuple[Manifest, bytes, str]:
         """The manifest of an image, its bytes and its digest; from an index, those of the image for this platform."""
         data, media_type, digest = self.manifest(repository, ref)
         where = self.where(repository, ref)
         manifest = parse(data, media_type, where=where)
         if isinstance(manifest, Index):
-            chosen = choose(manifest, architecture=architecture, os=os, where=where)
+            chosen = choose(manifest, architecture=architecture, where=where)
             data, media_type, digest = self.manifest(repository, chosen.digest)
             manifest = parse(data, media_type, where=self.where(repository, digest))
             if isinstance(manifest, Index):

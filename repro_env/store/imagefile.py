@@ -171,8 +171,7 @@ def _layout_version(files: _Files) -> str | None:
 def _of_index(files: _Files, blob: ImageBlob, media_type: str, architecture: str, depth: int = 0) -> Iterator[ImageFile]:
     index = manifests.parse(blob.read(), media_type, where=blob.name)
     for descriptor in index.manifests[:_MOST_IMAGES] if not isinstance(index, Manifest) else ():
-        platform = descriptor.platform
-        if platform is not None and (platform.os, platform.architecture) != ("linux", architecture):
+        if descriptor.platform is not None and str(descriptor.platform) != f"linux/{architecture}":
             continue
         name = (descriptor.annotations or {}).get("org.opencontainers.image.ref.name") or descriptor.digest[7:19]
         if descriptor.media_type in manifests.MANIFESTS:

@@ -33,16 +33,16 @@ def index(*platforms: str) -> bytes:
 def test_an_image_manifest_is_parsed(kind: str) -> None:
     found = parse(manifest(mediaType=kind, annotations={"a": "b"}, other=[1]), kind, where=WHERE)
     assert isinstance(found, Manifest)
-    assert [layer.blob.size for layer in found.layers] == [3, 3]
+    assert [layer.size for layer in found.layers] == [3, 3]
 
 
 @pytest.mark.parametrize("kind", [INDEX, DOCKER_LIST])
 def test_an_index_gives_the_image_for_a_platform(kind: str) -> None:
-    found = parse(index("linux/arm64/v8", "linux/amd64/v3", "linux/amd64", "unknown/unknown"), kind, where=WHERE)
+    found = parse(index("linux/arm64/v8", "linux/amd64", "linux/amd64/v3", "unknown/unknown"), kind, where=WHERE)
     assert isinstance(found, Index)
-    assert choose(found, architecture="amd64", where=WHERE).size == 2
+    assert choose(found, architecture="amd64", where=WHERE).size == 1
     assert choose(found, architecture="arm64", where=WHERE).size == 0
-    with pytest.raises(PlatformError, match=r"linux/s390x, only for: linux/amd64, linux/amd64/v3, linux/arm64/v8$"):
+    with pytest.raises(PlatformError, match=r"linux/s390x, only for: linux/amd64, linux/arm64$"):
         choose(found, architecture="s390x", where=WHERE)
 
 

@@ -20,7 +20,7 @@ from repro_env.delivery.builder.sources import Location
 from repro_env.environment.wheels.layers import DistributionContents, GroupContents
 from repro_env.io.files import FileContents
 from repro_env.oci import conda as linking
-from repro_env.oci import config, inflate, layer, tar, wheellayers
+from repro_env.oci import config, layer, tar, wheellayers
 from repro_env.oci import wheel as rule
 from repro_env.oci.entry import Contents, Entry, Members, find_misplaced, members
 from repro_env.oci.gzipencoder import Stitches, stitch_layer
@@ -86,7 +86,7 @@ class Group:
             yield from compress_chunks(_verified(tar.write(self.members()), self.diff_id))
             return
         hasher = hashlib.sha256()
-        yield from stitch_layer(self._deflated(), hasher.update, library=inflate.ZLIB)
+        yield from stitch_layer(self._deflated(), hasher.update)
         _check_diff_id(hasher, self.diff_id)
 
     def _deflated(self) -> Stitches:
