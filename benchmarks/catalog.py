@@ -66,7 +66,7 @@ def make(runs: Path, count: int) -> None:
             outputs=tuple(outputs),
             others=(),
             removed=(),
-            holes=("numpy default_rng at /home/ann/project/train.py:12",),
+            unseeded=("numpy default_rng at /home/ann/project/train.py:12",),
             start="sha256:" + hashlib.sha256(first).hexdigest(),
             metrics=tuple(
                 Metric(name=name, file="metrics.csv", count=30, last=0.5, least=0.1, most=0.9) for name in ("loss", "acc", "lr")

@@ -28,23 +28,23 @@ def explained(directory: Path) -> tuple[parts.Row, dict[str, object]]:
     """Of the spec that was written last: how each distribution is held."""
     spec = json.loads((directory / "repro" / "spec.json").read_text())
     origins = {hint["sha256"]: hint["origin"] for hint in spec["hints"]["wheels"]}
-    reasons = {one["name"]: one["why"] for one in spec["observed"]["carried"]}
+    reasons = {one["name"]: one["why"] for one in spec["observed"]["bundled"]}
     held = {one["name"]: origins[one["sha256"]] for one in spec["identity"]["distributions"]}
     installed = [one["name"] for one in spec["observed"]["distributions"]]
     linked = [name for name in installed if held.get(name) in ("index", "direct")]
-    carried = {name: reasons[name] for name in installed if name not in linked and reasons.get(name)}
-    dark = sorted(set(installed) - set(linked) - set(carried))
-    whole = sum(held.get(name) == "carried" for name in carried)
+    bundled = {name: reasons[name] for name in installed if name not in linked and reasons.get(name)}
+    dark = sorted(set(installed) - set(linked) - set(bundled))
+    whole = sum(held.get(name) == "bundled" for name in bundled)
     row = parts.Row(
-        f"of {len(installed)} distributions: {len(linked)} proven and linked, {whole} proven and carried, {len(carried) - whole}"
-        f" carried with a reason; without either, against 0",
+        f"of {len(installed)} distributions: {len(linked)} proven and linked, {whole} proven and bundled, {len(bundled) - whole}"
+        f" bundled with a reason; without either, against 0",
         str(len(dark)),
         "0",
         float(len(dark)),
         "0",
         not dark,
     )
-    return row, {"installed": len(installed), "linked": len(linked), "carried": carried, "unexplained": dark}
+    return row, {"installed": len(installed), "linked": len(linked), "bundled": bundled, "unexplained": dark}
 
 
 def probe(directory: Path, count: int) -> parts.Row:

@@ -96,7 +96,7 @@ def capture(request: Request, *, store: Store, tell: Tell) -> CaptureResult:
     if problem := dockerfile.write(output, spec, store, lambda wheel: wheels.facts_of(by_digest[wheel.sha256], store)):
         tell(f"no Dockerfile was written: {problem}; `repro-env rebuild` can still build the image")
     files.write(output, spec)
-    blobs.keep_only(spec.carried)  # remove the blobs of earlier captures
+    blobs.keep_only(spec.bundled)  # remove the blobs of earlier captures
     sourcedirectory.remember(spec, store)
     return CaptureResult(
         path=output / "spec.json",

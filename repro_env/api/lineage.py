@@ -36,7 +36,7 @@ _LEAST = 4
 
 
 class Answer(msgspec.Struct, frozen=True):
-    asked: str
+    query: str
     file: Path | None
     """The file that was named, with symlinks resolved."""
     size: int | None
@@ -227,7 +227,7 @@ class _Search:
             family = families.family(summary.id, runs.runs, sorted(edges))
             spec = specs.Specs(run.directory.parent, self._here, self._store).of(run.start)
         return Answer(
-            asked=self._word,
+            query=self._word,
             file=path,
             size=size,
             digest=digest,

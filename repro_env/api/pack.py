@@ -107,7 +107,7 @@ def collect(sources: Sources, spec: Spec, *, everything: bool, without: Collecti
             continue
         path = sources.checked_tree(what, tree)
         files[path.name] = path
-    artifacts = [artifact for artifact in artifacts_of(spec) if everything or artifact.sha256 in spec.carried]
+    artifacts = [artifact for artifact in artifacts_of(spec) if everything or artifact.sha256 in spec.bundled]
     total = sum(artifact.size for artifact in artifacts)
     with tell.progress(total, "collecting wheels and packages") as advance, ThreadPoolExecutor(DOWNLOADS) as pool:
         try:

@@ -114,7 +114,7 @@ def notes(spec: Spec) -> Iterator[str]:
     source, identity = spec.observed.source, spec.identity
     if source is None:
         return
-    layouts = (identity.layout, *identity.others)
+    layouts = (identity.layout, *identity.other_layouts)
     editable = [unquote(item.direct_url.removeprefix("file://")) for item in spec.observed.distributions if item.editable]
     for path in (*spec.observed.startup.sys_path, *editable):
         if is_below(path, source.path) and not any(is_below(path, layout.prefix) for layout in layouts):

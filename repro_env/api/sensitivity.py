@@ -58,7 +58,7 @@ class Measured(Frozen, frozen=True, kw_only=True):
 class Found(Frozen, frozen=True, kw_only=True):
     runs: tuple[Run, ...]
     """Oldest first."""
-    asked: int
+    requested: int
     """The value of `--seeds`."""
     metrics: tuple[Measured, ...]
     """Sorted by name; only the metric of `--metric`, if it is given."""
@@ -70,7 +70,7 @@ class Found(Frozen, frozen=True, kw_only=True):
     @property
     def good(self) -> bool:
         """Whether every run succeeded, and all runs have some metric in common."""
-        complete = len(self.runs) == self.asked and not any(run.exit_code for run in self.runs)
+        complete = len(self.runs) == self.requested and not any(run.exit_code for run in self.runs)
         return complete and any(metric.spread is not None and not metric.missing for metric in self.metrics)
 
 
@@ -139,7 +139,7 @@ def over_seeds(
             tell("its outputs equal those of the first run, byte for byte" + own_seeds(done.end.seeded))
     return Found(
         runs=tuple(runs),
-        asked=count,
+        requested=count,
         metrics=_measure([(seed, end) for seed, end in ends if not end.outcome.exit_code], metric),
         seeded=_in_all([end.seeded for _, end in ends]),
         stopped=stopped,

@@ -105,7 +105,7 @@ def _trees(spec: Spec) -> Iterator[tuple[str, TreeBlob]]:
     identity, source = spec.identity, spec.observed.source
     trees = (
         ("base", identity.base),
-        ("unowned", identity.unowned),
+        ("unpackaged", identity.unpackaged),
         ("interpreter", identity.interpreter.tree),
         ("overlay", identity.overlay),
         ("source", source.tree if source is not None else None),
@@ -117,14 +117,14 @@ def _trees(spec: Spec) -> Iterator[tuple[str, TreeBlob]]:
 
 def _blobs(spec: Spec, directory: Path) -> Iterator[Blob]:
     blobs = Blobs(directory / "blobs")
-    carried = spec.carried
+    bundled = spec.bundled
     files = {  # a downloadable base may be missing
         tree.sha256: (what, tree.size)
         for what, tree in reversed(list(_trees(spec)))
-        if tree.sha256 in carried or blobs.path(tree.sha256) is not None
+        if tree.sha256 in bundled or blobs.path(tree.sha256) is not None
     }
     artifacts: tuple[Wheel | CondaPackage, ...] = (*spec.identity.distributions, *spec.identity.packages)
-    files |= {artifact.sha256: (artifact.filename, artifact.size) for artifact in artifacts if artifact.sha256 in carried}
+    files |= {artifact.sha256: (artifact.filename, artifact.size) for artifact in artifacts if artifact.sha256 in bundled}
     for digest, (what, size) in files.items():
         path = blobs.path(digest)
         yield Blob(

@@ -125,7 +125,7 @@ def _facts(result: CaptureResult) -> dict[str, object]:
         "packages": len(spec.identity.packages),
         "distributions": len(spec.identity.distributions),
         "proven": result.proven,
-        "carried": spec.observed.carried,
+        "bundled": spec.observed.bundled,
         "edited": spec.observed.edited,
         "excluded": spec.observed.excluded,
         "unknown": spec.observed.unknown,
@@ -152,7 +152,7 @@ def _print(result: CaptureResult) -> None:
         "bundled",
         [
             f"{part.name} {part.version}".strip() + (f" ({size(part.size)})" if part.size else "") + f": {part.why}"
-            for part in observed.carried
+            for part in observed.bundled
         ],
     )
     rows += _attention("edited", observed.edited)

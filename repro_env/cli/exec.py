@@ -366,7 +366,7 @@ def seed_notes(end: End) -> list[str]:
     """Notes on random generators without a seed, and on operations that are not deterministic."""
     notes = []
     # Generators that libraries create are only recorded.
-    if generators := [entry for entry in end.holes if "-packages/" not in entry]:
+    if generators := [entry for entry in end.unseeded if "-packages/" not in entry]:
         count = f"{len(generators)} unseeded random generator{'s' * (len(generators) > 1)}"
         notes.append(f"seeded automatically: {count} ({'first: ' * (len(generators) > 1)}{generators[0]})")
     if end.operations:

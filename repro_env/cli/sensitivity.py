@@ -156,8 +156,8 @@ def notes(result: Found, runs: Path | None = None) -> list[str]:
     if failed:
         listed = ", ".join(f"seed {run.seed} (exit {run.exit_code}, run {short(run.id)})" for run in failed[:_SHOWN])
         lines.append(f"failed runs, which are not in the numbers above: {listed}")
-    if len(result.runs) < result.asked:
-        lines.append(f"{len(result.runs)} of {result.asked} seeds were run")
+    if len(result.runs) < result.requested:
+        lines.append(f"{len(result.runs)} of {result.requested} seeds were run")
     if len(result.runs) - len(failed) < FEW:
         lines.append(f"fewer than {FEW} seeds do not show the range of a metric")
     if len(result.runs) > 1 and all(run.equal for run in result.runs):

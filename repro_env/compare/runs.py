@@ -181,7 +181,7 @@ def _facts_of_end(end: End, partner: Mapping[str, str]) -> Iterator[_Item]:
     for seed in end.seeded:
         seeds.setdefault(f"{seed.what} at {seed.file}:{seed.line}", []).append(seed.value)
     yield from ((("seeds", what, ""), ", ".join(values)) for what, values in seeds.items())
-    yield from ((("seeds", generator, ""), "seeded by repro-env") for generator in end.holes)
+    yield from ((("seeds", generator, ""), "seeded by repro-env") for generator in end.unseeded)
     yield from _counts("seeds", end.entropy)
     yield from ((("numbers", fact.name, ""), fact.value) for fact in end.effective)
     yield from _counts("numbers", end.operations)

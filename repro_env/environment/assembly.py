@@ -18,7 +18,7 @@ from repro_env.oci.entry import Entry
 from repro_env.oci.paths import HOME, SYSTEM_PATH, inside
 from repro_env.schema import redact
 from repro_env.schema.artifact import TreeBlob
-from repro_env.schema.environment import Carried, Excluded, Startup, Variable, Variables, values_of
+from repro_env.schema.environment import Bundled, Excluded, Startup, Variable, Variables, values_of
 from repro_env.schema.image import Config, Expected, Layer
 from repro_env.schema.spec import Data, Defaults, Hints, Identity, InstalledFrom, Observed, Rules, Runtime, Source, Spec
 from repro_env.version import __version__
@@ -80,12 +80,12 @@ def _identity(locked: LockedEnvironment, make_blob: Callable[[Tree], TreeBlob], 
         rules=Rules(),
         platform=machine.platform(),
         base=make_blob(live.system.base),
-        unowned=blob(live.system.unpackaged),
+        unpackaged=blob(live.system.unpackaged),
         interpreter=Runtime(
             tree=blob(live.interpreter), executable=facts.interpreter.executable, version=facts.interpreter.version
         ),
         layout=facts.layout,
-        others=tuple(site.layout for site in live.sites[1:]),
+        other_layouts=tuple(site.layout for site in live.sites[1:]),
         command=facts.command,
         packages=tuple(sorted((package.package for package in locked.packages), key=lambda package: package.name)),
         distributions=tuple(sorted((dist.wheel for dist in locked.wheels), key=lambda wheel: wheel.key)),
@@ -143,7 +143,7 @@ def _observed(locked: LockedEnvironment, code: CapturedCode, captured: Variables
             )
             for site, dist in locked.installed
         ),
-        carried=tuple(_bundled(locked)),
+        bundled=tuple(_bundled(locked)),
         edited=(*edited, *(line for tree in live.trees for line in tree.edited)),
         notes=tuple(dict.fromkeys([*notes, *_notes(locked), *code.notes])),
         excluded=code.excluded,
@@ -171,31 +171,31 @@ def _notes(locked: LockedEnvironment) -> Iterator[str]:
         yield f"{prefix}/{directory} is {_UNRELATED[directory]}: not part of this environment, not captured"
 
 
-def _bundled(locked: LockedEnvironment) -> Iterator[Carried]:
+def _bundled(locked: LockedEnvironment) -> Iterator[Bundled]:
     """What cannot be downloaded again, with the reasons."""
     identified = [(package.package, package.why) for package in locked.packages] + [
         (dist.wheel, dist.why) for dist in locked.wheels
     ]
     for artifact, why in identified:
         if why:
-            yield Carried(name=artifact.name, version=artifact.version, why=why, size=artifact.size)
+            yield Bundled(name=artifact.name, version=artifact.version, why=why, size=artifact.size)
     yield from locked.plain_packages
-    wheels = {(wheel.wheel.name, wheel.wheel.place) for wheel in locked.wheels}
+    wheels = {(wheel.wheel.name, wheel.wheel.site) for wheel in locked.wheels}
     for site, dist in locked.installed:
         if (dist.facts.name, site.number) not in wheels:
             why = "no wheel can contain it: its files are bundled as plain files"
-            yield Carried(name=dist.facts.name, version=dist.facts.version, why=why)
+            yield Bundled(name=dist.facts.name, version=dist.facts.version, why=why)
     yield from locked.live.system.bundled
     for path in locked.live.external:
         why = "Python imports from there, outside the environment"
-        yield Carried(name=str(path.root), version="", why=why, size=sum(file.size for file in path.found))
+        yield Bundled(name=str(path.root), version="", why=why, size=sum(file.size for file in path.found))
     yield from (msgspec.structs.replace(file, name=f"~/{file.name}") for file in locked.home_files)
     targets = _link_targets(locked)
     for entry in targets[:_MAX_NAMES]:
-        yield Carried(name=f"/{entry.path}", version="", why="a symlink of the environment leads there", size=entry.size)
+        yield Bundled(name=f"/{entry.path}", version="", why="a symlink of the environment leads there", size=entry.size)
     if more := targets[_MAX_NAMES:]:
         size = sum(entry.size for entry in more)
-        yield Carried(name=f"{len(more)} more files", version="", why="symlinks of the environment lead there", size=size)
+        yield Bundled(name=f"{len(more)} more files", version="", why="symlinks of the environment lead there", size=size)
 
 
 def _link_targets(locked: LockedEnvironment) -> list[Entry]:

@@ -36,10 +36,10 @@ class Bundle(msgspec.Struct, frozen=True):
     def packages(self, locked: LockedEnvironment) -> None:
         """Add the wheels and conda packages that cannot be downloaded again."""
         for wheel in locked.wheels:
-            if wheel.hint.origin in ("carried", "repacked") and not self.blobs.has(wheel.wheel.sha256, self.store.facts):
+            if wheel.hint.origin in ("bundled", "repacked") and not self.blobs.has(wheel.wheel.sha256, self.store.facts):
                 # The members of repacked wheels are not compressed, so that their digest does not depend on a compressor's version.
                 is_packed = wheel.hint.origin != "repacked"
                 self.blobs.add_file(wheels.wheel_file(wheel, self.store), wheel.wheel.sha256, compress=not is_packed)
         for package in locked.packages:
-            if package.hint.origin == "carried" and not self.blobs.has(package.package.sha256, self.store.facts):
+            if package.hint.origin == "bundled" and not self.blobs.has(package.package.sha256, self.store.facts):
                 self.blobs.add_file(conda.archive_file(package, self.store), package.package.sha256)

@@ -25,7 +25,7 @@ from repro_env.environment.wheels import identification as wheels
 from repro_env.oci import conda as rule
 from repro_env.oci import wheel, wheellayers
 from repro_env.oci.entry import Entry
-from repro_env.schema.environment import Carried
+from repro_env.schema.environment import Bundled
 from repro_env.schema.errors import CaptureError
 from repro_env.schema.image import Layer
 from repro_env.schema.progress import Tell
@@ -38,7 +38,7 @@ class LockedEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     live: LiveEnvironment
     is_conda: bool
     packages: tuple[conda.IdentifiedPackage, ...]
-    plain_packages: tuple[Carried, ...]
+    plain_packages: tuple[Bundled, ...]
     """Conda packages without an archive: their files are plain files of the environment."""
     wheels: tuple[wheels.IdentifiedWheel, ...]
     indexes: tuple[str, ...]
@@ -47,7 +47,7 @@ class LockedEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     layers: tuple[Layer, ...]
     """The layers of conda packages and distributions."""
     overlay: Tree | None
-    home_files: tuple[Carried, ...]
+    home_files: tuple[Bundled, ...]
     """Configuration files of libraries, by path below the home directory."""
     unknown: tuple[str, ...]
 

@@ -277,7 +277,7 @@ def install(spec_directory: str, digest: str, out: str) -> None:
         raise InstallError(
             "spec.json has %d conda packages; build this image with `repro-env rebuild`" % len(identity["packages"])
         )
-    layouts = [identity["layout"]] + identity["others"]
+    layouts = [identity["layout"]] + identity["other_layouts"]
     hints = {hint["sha256"]: hint["urls"] for hint in spec["hints"]["wheels"]}
     distributions = {label_of(distribution): distribution for distribution in identity["distributions"]}
     layers = [layer["holds"] for layer in spec["expected"]["layers"] if layer["kind"] == "distributions"]
@@ -291,7 +291,7 @@ def install(spec_directory: str, digest: str, out: str) -> None:
     for label in order:
         wheel = distributions[label]
         log(label)
-        files += install_wheel(find_wheel(wheel, hints, spec_directory, temp), wheel, layouts[wheel["place"]], out)
+        files += install_wheel(find_wheel(wheel, hints, spec_directory, temp), wheel, layouts[wheel["site"]], out)
     if identity["overlay"] is not None:
         files += install_overlay(*inflate(identity["overlay"], spec_directory, temp), out)
     shutil.rmtree(temp)
@@ -299,7 +299,7 @@ def install(spec_directory: str, digest: str, out: str) -> None:
 
 
 def label_of(distribution: dict[str, Any]) -> str:
-    key = "%s@%d" % (distribution["name"], distribution["place"]) if distribution["place"] else distribution["name"]
+    key = "%s@%d" % (distribution["name"], distribution["site"]) if distribution["site"] else distribution["name"]
     return "%s==%s" % (key, distribution["version"])
 
 

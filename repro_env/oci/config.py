@@ -155,7 +155,7 @@ def lower_layers(identity: Identity) -> list[Layer]:
     """Return the layers of bundled trees, which are below conda packages and distributions."""
     trees: list[tuple[LayerKind, TreeBlob | None]] = [
         ("base", identity.base),
-        ("unowned", identity.unowned),
+        ("unpackaged", identity.unpackaged),
         ("interpreter", identity.interpreter.tree),
     ]
     return [Layer(kind=kind, diff_id=tree.sha256, holds=()) for kind, tree in trees if tree is not None]

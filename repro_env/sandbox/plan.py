@@ -77,7 +77,7 @@ def plan(spec: Spec, start: Start, request: Request) -> Launch:
 def trees(spec: Spec, workspace: str) -> tuple[ImageTree, ...]:
     """Trees of the image that need a mount: a moved environment, and trees below the workspace, which would hide them."""
     identity = spec.identity
-    environments = (identity.layout, *identity.others)
+    environments = (identity.layout, *identity.other_layouts)
     in_place = {environment.prefix: layout.root_of(environment) for environment in environments if environment.in_place}
     if identity.interpreter.tree is not None:
         in_place.setdefault(spec.observed.interpreter.prefix, spec.observed.interpreter.prefix)
@@ -217,7 +217,7 @@ def check_mounts(spec: Spec, mounts: Sequence[Mount]) -> None:
 def protected_directories(identity: Identity) -> tuple[str, ...]:
     """Directories of the environment in which, and above which, nothing may be mounted."""
     has_own_prefix = not identity.layout.in_place or identity.interpreter.tree is None
-    shared = identity.others if has_own_prefix else (identity.layout, *identity.others)
+    shared = identity.other_layouts if has_own_prefix else (identity.layout, *identity.other_layouts)
     sites = [f"{environment.prefix}/{site}" for environment in shared for site in (environment.purelib, environment.platlib)]
     return tuple(dict.fromkeys([*([identity.layout.prefix] if has_own_prefix else []), layout.ENVIRONMENT, *sites]))
 

@@ -23,13 +23,13 @@ class Wheel(Frozen, frozen=True, kw_only=True):
     """Of the wheel file."""
     size: Size
     """Of the wheel file, in bytes."""
-    place: Size = 0
-    """The site directory that it is installed to: 0 is `Identity.layout`, n is `Identity.others[n - 1]`."""
+    site: Size = 0
+    """The site directory that it is installed to: 0 is `Identity.layout`, n is `Identity.other_layouts[n - 1]`."""
 
     @property
     def key(self) -> str:
         """Identifies the wheel within the environment, where several site directories may contain the same distribution."""
-        return f"{self.name}@{self.place}" if self.place else self.name
+        return f"{self.name}@{self.site}" if self.site else self.name
 
 
 class CondaPackage(Frozen, frozen=True, kw_only=True):

@@ -187,7 +187,7 @@ class Git(Frozen, frozen=True, kw_only=True):
     untracked: tuple[RelPath, ...]
 
 
-class Carried(Frozen, frozen=True, kw_only=True):
+class Bundled(Frozen, frozen=True, kw_only=True):
     """A bundled distribution or part of the environment: it cannot be downloaded again."""
 
     name: Line

@@ -9,8 +9,8 @@ from repro_env.schema.codec import Frozen
 from repro_env.schema.environment import Variable
 from repro_env.schema.text import Digest, Line
 
-LayerKind = Literal["base", "unowned", "interpreter", "conda", "distributions", "overlay", "marker"]
-"""From the lowest layer to the highest. `unowned`: unpackaged libraries and programs of the machine."""
+LayerKind = Literal["base", "unpackaged", "interpreter", "conda", "distributions", "overlay", "marker"]
+"""From the lowest layer to the highest. `unpackaged`: unpackaged libraries and programs of the machine."""
 
 
 class Layer(Frozen, frozen=True, kw_only=True):

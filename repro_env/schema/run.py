@@ -351,7 +351,7 @@ class End(Frozen, frozen=True, kw_only=True):
     """Outputs that are not regular files, sorted: `<path> -> <target>`, `<path> (why)`."""
     removed: tuple[RelPath, ...]
     """Files of the source that the command deleted."""
-    holes: tuple[Line, ...]
+    unseeded: tuple[Line, ...]
     """Unseeded random generators, which were seeded automatically: `<library> <what> at <file>:<line>`."""
     start: Digest | None = None
     """sha256 of `start.json`, so that a changed start is detected. None in older records."""

@@ -15,7 +15,7 @@ from repro_env.schema import codec
 from repro_env.schema.artifact import CondaPackage, Size, TreeBlob, Wheel
 from repro_env.schema.codec import Frozen
 from repro_env.schema.environment import (
-    Carried,
+    Bundled,
     Excluded,
     Git,
     Host,
@@ -75,7 +75,7 @@ class Identity(Frozen, frozen=True, kw_only=True):
     rules: Rules
     platform: Platform
     base: TreeBlob
-    unowned: TreeBlob | None = None
+    unpackaged: TreeBlob | None = None
     """Unpackaged libraries and programs of the machine, at their original paths."""
     interpreter: Runtime
     layout: Layout
@@ -92,14 +92,14 @@ class Identity(Frozen, frozen=True, kw_only=True):
     config: Config
 
     def layout_of(self, wheel: Wheel) -> Layout:
-        """Return the site directory that a wheel is installed to. Raises `SpecError` if `wheel.place` is invalid."""
-        if wheel.place > len(self.others):
+        """Return the site directory that a wheel is installed to. Raises `SpecError` if `wheel.site` is invalid."""
+        if wheel.site > len(self.other_layouts):
             raise SpecError(
-                f"{wheel.name} is installed to site directory {wheel.place}, but there are only {len(self.others) + 1}",
+                f"{wheel.name} is installed to site directory {wheel.site}, but there are only {len(self.other_layouts) + 1}",
                 where="identity.distributions",
                 hint="the spec was edited or damaged; restore it from a backup, or capture again",
             )
-        return self.others[wheel.place - 1] if wheel.place else self.layout
+        return self.other_layouts[wheel.site - 1] if wheel.site else self.layout
 
 
 class Defaults(Frozen, frozen=True, kw_only=True):
@@ -113,8 +113,8 @@ class WheelHint(Frozen, frozen=True, kw_only=True):
     """Where a wheel or conda package can be found. The sha256 in `identity` decides whether a file is the right one."""
 
     sha256: Digest
-    origin: Literal["index", "direct", "carried", "repacked"]
-    """`index`, `direct`: downloadable. `carried`: the original file is bundled. `repacked`: built from the installed files."""
+    origin: Literal["index", "direct", "bundled", "repacked"]
+    """`index`, `direct`: downloadable. `bundled`: the original file is bundled. `repacked`: built from the installed files."""
     urls: tuple[Url, ...]
     index: Line
     """Redacted URL of the index that provided it, or empty."""
@@ -191,7 +191,7 @@ class Observed(Frozen, frozen=True, kw_only=True):
     system_packages: tuple[SystemPackage, ...]
     """The packages in the base, sorted by name."""
     distributions: tuple[InstalledFrom, ...]
-    carried: tuple[Carried, ...]
+    bundled: tuple[Bundled, ...]
     edited: tuple[Line, ...]
     """Files of a distribution that were changed after installation: `<path> (<distribution>: changed|missing)`."""
     excluded: tuple[Excluded, ...]
@@ -222,12 +222,12 @@ class Spec(Frozen, frozen=True, kw_only=True):
         return codec.digest(self.identity)
 
     @property
-    def carried(self) -> frozenset[str]:
+    def bundled(self) -> frozenset[str]:
         """The digests of everything that is bundled with the spec as a blob."""
-        trees = [self.identity.base, self.identity.unowned, self.identity.interpreter.tree, self.identity.overlay]
+        trees = [self.identity.base, self.identity.unpackaged, self.identity.interpreter.tree, self.identity.overlay]
         trees.append(self.observed.source.tree if self.observed.source else None)
         hints = (*self.hints.wheels, *self.hints.packages)
-        wheels = {hint.sha256 for hint in hints if hint.origin in ("carried", "repacked")}
+        wheels = {hint.sha256 for hint in hints if hint.origin in ("bundled", "repacked")}
         return frozenset(wheels | {tree.sha256 for tree in trees if tree is not None})
 
 

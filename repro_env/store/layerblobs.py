@@ -16,7 +16,7 @@ _PACKED = "packed"
 """Kind of these facts, by `<compression> <diff ID>`."""
 _COMPRESSIONS = {"conda": "zlib", "distributions": f"stitch-{ENCODER}", "marker": f"stitch-{ENCODER}"}
 """By kind of layer; a bundled tree is sent as its capture wrote it."""
-_BUNDLED = "carried"
+_BUNDLED = "bundled"
 
 
 def recall(facts: FactCache, kind: LayerKind, diff_id: str, blobs: SpecBlobs) -> Packed | None:

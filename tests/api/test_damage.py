@@ -34,7 +34,7 @@ def index(tmp_path: Path) -> Iterator[Index]:
 
 @pytest.fixture
 def spec(tmp_path: Path, index: Index) -> Spec:
-    """Of two wheels that a server has, and trees that are carried."""
+    """Of two wheels that a server has, and trees that are bundled."""
     made = {
         name: wheels.make(index.directory, name, files={f"{name}.py": random.Random(name).randbytes(30_000)}) for name in NAMES
     }

@@ -525,9 +525,9 @@ def test_unseeded_generators_are_recorded_once_each_and_invalid_notes_are_skippe
         return 0
 
     done = place.run(backend=Fake(work))
-    assert done.end.holes[0] == "numpy generator without a seed at /p/t.py:3"
-    assert done.end.holes[1].startswith("seeds: torch: x")
-    assert len(done.end.holes) == 2
+    assert done.end.unseeded[0] == "numpy generator without a seed at /p/t.py:3"
+    assert done.end.unseeded[1].startswith("seeds: torch: x")
+    assert len(done.end.unseeded) == 2
     assert records.read(done.directory).end == done.end
 
 

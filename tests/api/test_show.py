@@ -17,7 +17,7 @@ from repro_env.cli.ui import specpage
 from repro_env.cli.ui.page import Page
 from repro_env.schema import codec
 from repro_env.schema.artifact import CondaPackage
-from repro_env.schema.environment import Carried, Excluded, Git, SharedLibrary, SystemPackage, Variable, Variables
+from repro_env.schema.environment import Bundled, Excluded, Git, SharedLibrary, SystemPackage, Variable, Variables
 from repro_env.schema.frameworks import Device, Frameworks, Library, Threads
 from repro_env.schema.progress import Silent
 from repro_env.schema.spec import Data, InstalledFrom, Spec
@@ -72,7 +72,7 @@ def full(made: Spec) -> Spec:
             InstalledFrom(name="alpha", version="1.0", installer="pip", requested=True, editable=False, direct_url=""),
             InstalledFrom(name="gamma", version="1", installer="uv", requested=False, editable=True, direct_url="file:///src/gamma"),
         ),
-        carried=(Carried(name="alpha", version="1.0", why="from a local file", size=1234),),
+        bundled=(Bundled(name="alpha", version="1.0", why="from a local file", size=1234),),
         edited=("lib/x.py (alpha: changed)",),
         excluded=(Excluded(path="data", size=10**9, why="git-ignored"),),
         notes=("a note",),
@@ -138,13 +138,13 @@ def test_missing_blobs_are_named(made: Spec, directory: Path, capsys: pytest.Cap
 
 
 def test_a_rebuilt_image_is_in_the_store(made: Spec, tmp_path: Path, directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    carried = specs.make(tmp_path / "other", {"alpha": wheels.make(tmp_path / "wheels", "alpha")}, carry=["alpha"])
+    bundled = specs.make(tmp_path / "other", {"alpha": wheels.make(tmp_path / "wheels", "alpha")}, carry=["alpha"])
     rebuild(*locate(str(tmp_path / "other"), tmp_path), store=Store.open(), dry_run=False, tell=Silent())
     _, out, err = call(capsys, tmp_path / "other", "--json")
     shown = json.loads(out)
     assert shown["image"] == "in the store"
     assert {layer["stored"] for layer in shown["layers"]} == {True}
-    assert carried.digest == shown["spec_digest"]
+    assert bundled.digest == shown["spec_digest"]
     _, _, err = call(capsys, tmp_path / "other")
     assert "repro-env check" in err
 
@@ -184,7 +184,7 @@ def test_a_spec_cannot_write_to_the_terminal(made: Spec, directory: Path) -> Non
         notes=(evil,),
         unknown=(evil,),
         edited=(evil,),
-        carried=(Carried(name=evil, version=evil, why=evil),),
+        bundled=(Bundled(name=evil, version=evil, why=evil),),
         system_packages=(SystemPackage(name=evil, version=evil),),
         host=msgspec.structs.replace(changed.observed.host, os=evil, cpu=evil, kernel=evil, gpus=(evil,)),
         frameworks=Frameworks(problem=evil, torch=evil, unknown=(evil,)),

@@ -11,7 +11,7 @@ from repro_env.api.capture import CaptureResult
 from repro_env.cli import capture
 from repro_env.cli.ui import messages
 from repro_env.environment.python.selection import Target
-from repro_env.schema.environment import Carried, Excluded
+from repro_env.schema.environment import Bundled, Excluded
 from tests.fakes import specs, wheels
 
 
@@ -19,10 +19,10 @@ from tests.fakes import specs, wheels
 def result(tmp_path: Path) -> CaptureResult:
     paths = {name: wheels.make(tmp_path / "wheels", name) for name in ("alpha", "beta")}
     spec = specs.make(tmp_path / "repro", paths, carry=["alpha"])
-    carried = tuple(Carried(name=f"local{number}", version="1", why="no index has it", size=1000) for number in range(12))
+    bundled = tuple(Bundled(name=f"local{number}", version="1", why="no index has it", size=1000) for number in range(12))
     observed = msgspec.structs.replace(
         spec.observed,
-        carried=carried,
+        bundled=bundled,
         edited=("beta/__init__.py (beta: edited)",),
         excluded=(
             Excluded(path="small.bin", size=10, why="git-ignored"),

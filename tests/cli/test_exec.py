@@ -185,7 +185,7 @@ def make_result(
         outputs=tuple(Output(path=f"{number}.pt", sha256=DIGEST, size=number * 1000) for number in range(outputs)),
         others=(),
         removed=(),
-        holes=generators,
+        unseeded=generators,
     )
     return FinishedRun(Path("/p/runs/x"), start, end)
 

@@ -42,7 +42,7 @@ def test_settings_that_differ_are_listed_in_the_order_of_parts() -> None:
 
 
 def test_results_that_differ_are_listed_in_the_order_of_parts() -> None:
-    left = make_end({}, holes=("numpy default_rng at a.py:1",), effective=(Fact(name="threads", value="2"),))
+    left = make_end({}, unseeded=("numpy default_rng at a.py:1",), effective=(Fact(name="threads", value="2"),))
     right = make_end(
         {},
         effective=(Fact(name="threads", value="1"),),

@@ -76,7 +76,7 @@ def captured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Captured]:
         }
         env |= {"UV_CACHE_DIR": str(ground / "uv")}
         answer = project.capture(env=env)
-        assert answer["carried"] == []
+        assert answer["bundled"] == []
         reference = f"{host}/team/train:1"
         project.run("push", reference, env=env)
         git(directory, "add", "-A")

@@ -54,7 +54,7 @@ def test_no_cache_is_needed_for_the_same_bytes(small: parts.Project, tmp_path: P
 def test_what_was_captured_is_named(small: parts.Project) -> None:
     answer = small.capture()
     assert set(answer) == {
-        "spec", "spec_digest", "image_id", "python", "packages", "distributions", "proven", "carried", "edited", "excluded", "unknown",
+        "spec", "spec_digest", "image_id", "python", "packages", "distributions", "proven", "bundled", "edited", "excluded", "unknown",
         "unheld_variables",
     }  # fmt: skip
     assert Path(answer["spec"]) == small.directory / "repro" / "spec.json"

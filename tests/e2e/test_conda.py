@@ -228,7 +228,7 @@ class TestServer:
         explicit = (ground.project.directory / "repro" / "conda-explicit.txt").read_text().splitlines()
         assert "@EXPLICIT" in explicit
         assert sum(line.startswith("http://conda.test/files/") for line in explicit) == 4
-        assert not {line for line in spec["observed"]["carried"] if line["name"] in ("answer", "greet", "python")}
+        assert not {line for line in spec["observed"]["bundled"] if line["name"] in ("answer", "greet", "python")}
         ground.prefix.rename(tmp_path / "away")
         ground.cache.rename(tmp_path / "cache-away")
         index.asked.clear()
@@ -255,7 +255,7 @@ class TestServer:
         ground.project.capture(env=env)
         spec = json.loads((ground.project.directory / "repro" / "spec.json").read_text())
         assert spec["identity"]["packages"] == []
-        reasons = {bundled["name"]: bundled["why"] for bundled in spec["observed"]["carried"]}
+        reasons = {bundled["name"]: bundled["why"] for bundled in spec["observed"]["bundled"]}
         assert "the archive is not in the package cache; http://conda.test/files/" in reasons["answer"]
         assert reasons["answer"].endswith(": its files are bundled as plain files")
         assert not (ground.project.directory / "repro" / "conda-explicit.txt").exists()

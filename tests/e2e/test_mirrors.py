@@ -86,7 +86,7 @@ def test_two_mirrors_give_the_same_identity(kept: Path, index: Index) -> None:
     two, second = captured(kept, index, "mirror-b.test")
     assert {hint["index"] for hint in hints(two)} == {"http://mirror-b.test/simple"}
     assert first["proven"] == second["proven"] == first["distributions"]
-    assert first["carried"] == second["carried"] == []
+    assert first["bundled"] == second["bundled"] == []
     assert first["spec_digest"] == second["spec_digest"]
     assert first["image_id"] == second["image_id"]
 
@@ -162,7 +162,7 @@ def test_indexes_and_locked_files_of_uv_are_sources_without_any_setting_of_pip(g
         answer = json.loads(done.out)
         requests = [request.path for request in served.asked if request.path.startswith("/simple/") and request.status == 200]
     assert (answer["distributions"], answer["proven"]) == (3, 2)
-    assert [bundled["name"] for bundled in answer["carried"]] == ["homemade"]
+    assert [bundled["name"] for bundled in answer["bundled"]] == ["homemade"]
     (homemade,) = (hint["sha256"].removeprefix("sha256:") for hint in hints(made) if hint["origin"] == "repacked")
     assert (made.directory / f"repro/blobs/{homemade}.gz").stat().st_size < 9000, "kept compressed"
     urls = {url for hint in hints(made) for url in hint["urls"]}

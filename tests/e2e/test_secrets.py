@@ -44,7 +44,7 @@ def test_an_editable_project_below_a_directory_called_t_runs(tmp_path: Path) -> 
             distribution["direct_url"] for distribution in spec["observed"]["distributions"] if distribution["name"] == "helper"
         ]
         assert origin == below.as_uri()
-        assert str(below) in [bundled["name"] for bundled in spec["observed"]["carried"]]
+        assert str(below) in [bundled["name"] for bundled in spec["observed"]["bundled"]]
         project.run("rebuild", "repro")
         below.rename(below.with_name("gone"))
         ran = project.run("exec", "--", "python", "train.py")

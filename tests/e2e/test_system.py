@@ -36,9 +36,9 @@ def test_programs_and_a_vendors_libraries_work_after_the_vendors_directory_is_re
     project = parts.project(directory, parts.venv(directory / ".venv", own_pip=False), tmp_path / "store")
     project.capture("--with", "gcc", "--with", "git", "--with", vendor, env={"LD_LIBRARY_PATH": str(vendor)})
     spec = json.loads((directory / "repro/spec.json").read_text())
-    (carried,) = (bundled for bundled in spec["observed"]["carried"] if bundled["why"] == "belongs to no package of the system")
-    assert (carried["name"], carried["size"]) == (str(vendor), built.stat().st_size)
-    assert [layer["kind"] for layer in spec["expected"]["layers"]][:3] == ["base", "unowned", "interpreter"]
+    (bundled,) = (bundled for bundled in spec["observed"]["bundled"] if bundled["why"] == "belongs to no package of the system")
+    assert (bundled["name"], bundled["size"]) == (str(vendor), built.stat().st_size)
+    assert [layer["kind"] for layer in spec["expected"]["layers"]][:3] == ["base", "unpackaged", "interpreter"]
     (tmp_path / "vendor").rename(tmp_path / "gone")
     other = project.elsewhere(tmp_path / "other")
     assert other.rebuild() == spec["expected"]["image_id"]

@@ -58,7 +58,7 @@ def test_the_record_says_what_happened(digits: parts.Project, tmp_path: Path) ->
     spec = json.loads((digits.directory / "repro" / "spec.json").read_text())
     assert spec["expected"]["image_id"] in text
     assert "here/metrics.json" in text
-    assert "numpy" in text, "the holes that were filled are named"
+    assert "numpy" in text, "the unseeded that were filled are named"
     listed = json.loads(digits.run("runs", "list", "--json").out)
     assert listed["runs"][0]["id"] == record["start"]["id"]
     copy = tmp_path / "forest.joblib"

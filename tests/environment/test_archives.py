@@ -71,6 +71,6 @@ def test_a_file_counts_only_while_it_has_the_same_bytes(tmp_path: Path) -> None:
     assert existing_file(digest, str(path), store) is None
     wheel = Wheel(name="demo", version="1", filename="demo-1-py3-none-any.whl", sha256=digest, size=4)
     with pytest.raises(ArtifactError, match="not in the store"):
-        artifact_file(wheel, WheelHint(sha256=digest, origin="carried", urls=(), index=""), str(path), store)
+        artifact_file(wheel, WheelHint(sha256=digest, origin="bundled", urls=(), index=""), str(path), store)
     stored = store.blobs.put([b"demo"], digest, where="demo")
     assert existing_file(digest, str(path), store) == stored

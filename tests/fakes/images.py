@@ -129,7 +129,7 @@ def layered(layers: Sequence[bytes], labels: Mapping[str, str] = LABELS) -> Laye
 
 
 def base(given: Mapping[str, bytes | str | None]) -> bytes:
-    """A carried tree's layer, not compressed."""
+    """A bundled tree's layer, not compressed."""
     return b"".join(tar.write(files(given)))
 
 

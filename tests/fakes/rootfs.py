@@ -41,7 +41,7 @@ def make(store: Path) -> list[str]:
     (base / "opt/only-below/gone").write_text("a layer above removes this\n")
 
     (base / "tmp/of-the-image").mkdir(parents=True)
-    (base / "tmp/of-the-image/file").write_text("carried\n")
+    (base / "tmp/of-the-image/file").write_text("bundled\n")
 
     environment = _layer(store, 2)
     (environment / "opt/env/bin").mkdir(parents=True)

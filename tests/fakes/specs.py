@@ -64,32 +64,32 @@ def make(
 ) -> Spec:
     """A spec of the wheels `made` (normalised name -> file), written to `directory/spec.json` with its blobs next to it.
 
-    `urls`: what the hints say, by name. `carry`: names whose wheel is carried as a blob; `compress`: those of them kept as gzip.
+    `urls`: what the hints say, by name. `carry`: names whose wheel is bundled as a blob; `compress`: those of them kept as gzip.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    carried = SpecBlobs(directory / "blobs")
+    bundled = SpecBlobs(directory / "blobs")
     artifacts = {name: wheels.artifact(path, name, path.name.split("-")[1]) for name, path in made.items()}
     hints = []
     for name, artifact in artifacts.items():
         if name in carry:
-            carried.add_file(made[name], artifact.sha256, compress=name in compress)
-        origin: Literal["carried", "index"] = "carried" if name in carry else "index"
+            bundled.add_file(made[name], artifact.sha256, compress=name in compress)
+        origin: Literal["bundled", "index"] = "bundled" if name in carry else "index"
         hints.append(WheelHint(sha256=artifact.sha256, origin=origin, urls=tuple((urls or {}).get(name, ())), index=""))
     facts = _facts(prefix)
     variables = Variables(replayed=(), recorded=(), named=())
     identity = Identity(
         rules=Rules(),
         platform=Platform(os="linux", architecture=architecture),
-        base=carried.add_tree(tree(TREES["base"])),
+        base=bundled.add_tree(tree(TREES["base"])),
         interpreter=Runtime(
-            tree=carried.add_tree(tree(TREES["interpreter"])),
+            tree=bundled.add_tree(tree(TREES["interpreter"])),
             executable=facts.interpreter.executable,
             version=facts.interpreter.version,
         ),
         layout=facts.layout,
         command=facts.command,
         distributions=tuple(sorted(artifacts.values(), key=lambda artifact: artifact.key)),
-        overlay=carried.add_tree(tree(overlay)) if overlay else None,
+        overlay=bundled.add_tree(tree(overlay)) if overlay else None,
         config=Config(
             env=(
                 Variable(name="PATH", value=f"{prefix}/bin:{SYSTEM_PATH}"),
@@ -99,7 +99,7 @@ def make(
     )
     source = Source(
         path="/home/ann/project",
-        tree=carried.add_tree(tree(TREES["source"])),
+        tree=bundled.add_tree(tree(TREES["source"])),
         size=17,
         files=file_notes(entry for entry, _ in tree(TREES["source"])),
         git=None,
@@ -164,7 +164,7 @@ def _observed(facts: Interpretation, variables: Variables, source: Source) -> Ob
         variables=variables,
         system_packages=(),
         distributions=(),
-        carried=(),
+        bundled=(),
         edited=(),
         excluded=(),
         notes=(),
@@ -175,6 +175,6 @@ def _observed(facts: Interpretation, variables: Variables, source: Source) -> Ob
 
 
 def blob(directory: Path, artifact: TreeBlob | Wheel) -> Path:
-    """The carried file of a blob, whatever its form."""
+    """The bundled file of a blob, whatever its form."""
     (found,) = (directory / "blobs").glob(artifact.sha256.removeprefix("sha256:") + "*")
     return found

@@ -39,7 +39,7 @@ WAYS = ("store", "oci")
 
 @dataclass
 class Stranger:
-    """A directory with an honest spec of one carried wheel, to be made dishonest."""
+    """A directory with an honest spec of one bundled wheel, to be made dishonest."""
 
     top: Path
     spec: Spec
@@ -91,7 +91,7 @@ class Stranger:
         (self.directory / "spec.json").write_bytes(codec.pretty(spec))
 
     def carry_wheel(self, data: bytes, *, diff_id: str = "") -> None:
-        """Let the spec mean this wheel, carried beside it; `diff_id`: of the layer that it is said to make."""
+        """Let the spec mean this wheel, bundled beside it; `diff_id`: of the layer that it is said to make."""
         digest = hashlib.sha256(data).hexdigest()
         (self.blobs / digest).write_bytes(data)
         wheel = Wheel(name=NAME, version="1.0", filename=FILE, sha256=f"sha256:{digest}", size=len(data))
@@ -99,7 +99,7 @@ class Stranger:
         self.claim(
             msgspec.structs.replace(self.spec.identity, distributions=(wheel,)),
             [msgspec.structs.replace(group, diff_id=diff_id or group.diff_id)],
-            [WheelHint(sha256=wheel.sha256, origin="carried", urls=(), index="")],
+            [WheelHint(sha256=wheel.sha256, origin="bundled", urls=(), index="")],
         )
 
     def carry_overlay(self, data: bytes, *, packed: bytes | None = None, size: int | None = None) -> None:

@@ -35,7 +35,7 @@ class Case(NamedTuple):
     code: int | None = 0
     """0 captured, else the error's own; None: either."""
     held: tuple[bytes, ...] = ()
-    """Bytes that are carried: what is strange and can be held as it is needs no word."""
+    """Bytes that are bundled: what is strange and can be held as it is needs no word."""
     soak: bool = False
     """Similar to a case that always runs; included only in `make soak`."""
 
@@ -221,12 +221,12 @@ def judged(ground: Ground, case: Case) -> None:
     assert case.named in ground.messages(ended), f"{case.named!r} is not named: {ended.output}"
     assert ended.seconds < 200
     if ended.code == 0:
-        named = any("canary/private.txt" in bundled["name"] for bundled in ground.facts()["observed"]["carried"])
-        assert named == ground.carries(b"canary-7c1e9a"), "a file outside was carried without a word"
-        entries = ground.facts()["observed"]["distributions"] + ground.facts()["observed"]["carried"]
+        named = any("canary/private.txt" in bundled["name"] for bundled in ground.facts()["observed"]["bundled"])
+        assert named == ground.carries(b"canary-7c1e9a"), "a file outside was bundled without a word"
+        entries = ground.facts()["observed"]["distributions"] + ground.facts()["observed"]["bundled"]
         assert any(entry["name"] == "plain" for entry in entries), "the others are captured all the same"
         for word in case.held:
-            assert ground.carries(word), f"{word!r} is not in what is carried"
+            assert ground.carries(word), f"{word!r} is not in what is bundled"
 
 
 # -- files --------------------------------------------------------------------------------------------------------
@@ -461,7 +461,7 @@ def test_a_fake_torch_is_captured_without_harm(ground: Ground, code: str) -> Non
     ["/", "/proc", "/dev", "/sys", "../../../../..", "\x1b[31m", "x" * 5000, "/dev/zero", "import os; os.mkdir('/nowhere/x')"],
 )
 def test_a_system_directory_on_the_path_is_refused_or_reported(ground: Ground, line: str) -> None:
-    """A directory on sys.path outside the environment is carried; `/` is no such directory."""
+    """A directory on sys.path outside the environment is bundled; `/` is no such directory."""
     (ground.site / "all.pth").write_text(line + "\n")
     ended = ground.capture()
     assert ended.code in (0, 6, 7, 8), ended.output

@@ -228,13 +228,13 @@ WHEELS: dict[str, Callable[[], bytes]] = {
 
 @pytest.mark.parametrize("name", WHEELS)
 def test_wheels_that_differ_from_the_installed_one_are_not_used(ground: Ground, server: Server, name: str) -> None:
-    """None of them is what is installed, so the distribution is carried, and says why."""
+    """None of them is what is installed, so the distribution is bundled, and says why."""
     data = WHEELS[name]()
     server.file = lambda handler: send(handler, data, kind="application/octet-stream")
     ended = ground.capture()
     assert ended.code == 0, ended.output
-    carried = ground.facts()["observed"]["carried"]
-    assert any(bundled["name"] == "plain" and bundled["why"] for bundled in carried), carried
+    bundled = ground.facts()["observed"]["bundled"]
+    assert any(bundled["name"] == "plain" and bundled["why"] for bundled in bundled), bundled
     assert ended.seconds < 120
 
 

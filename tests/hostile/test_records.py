@@ -208,7 +208,7 @@ def evil_everywhere(run: Path, outside: Path) -> None:
     last = {
         "others": ["a -> b", "pipe (pipe)"],
         "removed": ["gone.py"],
-        "holes": ["numpy default_rng at train.py:3"],
+        "unseeded": ["numpy default_rng at train.py:3"],
         "seeded": [{"library": "numpy", "what": "seed", "value": "1", "file": "train.py", "line": 1}],
         "entropy": [{"what": "os.urandom", "count": 1, "file": "train.py", "line": 1}],
         "operations": [{"what": "scatter", "count": 1, "file": "train.py", "line": 1}],

@@ -48,9 +48,9 @@ ALL = {path: kind for root in (Spec, Start, End) for path, kind in strings(inspe
 
 def test_the_fields_of_every_kind_of_environment_are_among_them() -> None:
     for part in (
-        "identity.others",
+        "identity.other_layouts",
         "identity.packages",
-        "identity.unowned",
+        "identity.unpackaged",
         "observed.frameworks",
     ):
         assert any(part in path for path in ALL), part

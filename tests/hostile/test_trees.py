@@ -1,4 +1,4 @@
-"""Carried trees and specs from a stranger, and directories that an image is to be put into: refused, or not followed."""
+"""Bundled trees and specs from a stranger, and directories that an image is to be put into: refused, or not followed."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ def test_all_runners_give_a_command_the_same_environment_and_outputs(any_runner:
         "modes": ["0o40755", "0o41777", "0o41777", "0o41777"],
         "privileges": "1",
         "prefix": ["the environment\n", rootfs.PREFIX, f"hello from {rootfs.PREFIX}/bin/hello\n"],
-        "tmp": "carried\n",
+        "tmp": "bundled\n",
         "gone": [],
         "data": ["numbers\n", "numbers\n"],
         "stdin": "typed\n",

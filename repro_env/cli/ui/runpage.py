@@ -110,7 +110,7 @@ def _end(end: End, most: int | None) -> Iterator[str]:
     yield from (f"  by      {means}" for means in end.outcome.means)
     yield from map(_parent, end.resumed)
     yield from map(_rank, end.world)
-    yield from (f"seeded    {generator}" for generator in end.holes)
+    yield from (f"seeded    {generator}" for generator in end.unseeded)
     yield from (f"own seed  {line}" for line in own_seeds(end.seeded, complete=most is None))
     yield from (f"entropy   {_count(count)}" for count in end.entropy)
     yield from (f"not deterministic {_count(count)}" for count in end.operations)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from repro_env.api.show import Shown
 from repro_env.cli.ui.messages import size
@@ -73,7 +73,7 @@ def _distributions(spec: Spec, page: Page) -> None:
     bundled = len(artifacts) - downloadable
     total = size(sum(artifact.size for artifact in artifacts))
     page.heading("distributions", f"{len(artifacts):,}: {downloadable:,} downloadable, {bundled:,} bundled, {total}")
-    page.row("origin", _count(_origin(origins, artifact.sha256) for artifact in artifacts))
+    page.row("origin", _count(origins.get(artifact.sha256, "unknown") for artifact in artifacts))
     requested = sum(distribution.requested for distribution in installed)
     installers = _count(distribution.installer or "unknown" for distribution in installed)
     page.row("installed by", installers + (f"; {requested:,} requested by name" if requested else ""))
@@ -87,22 +87,17 @@ def _distributions(spec: Spec, page: Page) -> None:
         page.row("by size", "largest first:")
         rows = [
             (
-                f"{artifact.name} {artifact.version}{_directory(getattr(artifact, 'place', 0), spec)}",
+                f"{artifact.name} {artifact.version}{_directory(getattr(artifact, 'site', 0), spec)}",
                 size(artifact.size),
-                ("conda, " if isinstance(artifact, CondaPackage) else "") + _origin(origins, artifact.sha256),
+                ("conda, " if isinstance(artifact, CondaPackage) else "") + origins.get(artifact.sha256, "unknown"),
             )
             for artifact in artifacts
         ]
         page.table(rows, indent=4)
 
 
-def _origin(origins: Mapping[str, str], sha256: str) -> str:
-    origin = origins.get(sha256, "unknown")
-    return "bundled" if origin == "carried" else origin
-
-
 def _bundled(spec: Spec, page: Page) -> None:
-    parts = sorted(spec.observed.carried, key=lambda part: (-part.size, part.name))
+    parts = sorted(spec.observed.bundled, key=lambda part: (-part.size, part.name))
     if not parts:
         page.heading("bundled", "only file trees: every distribution can be downloaded again by URL and sha256")
         return
@@ -117,13 +112,13 @@ def _outside(spec: Spec) -> Iterator[tuple[str, str]]:
     observed, identity = spec.observed, spec.identity
     source = observed.source.path if observed.source is not None else ""
     zipped = f"python{''.join(observed.interpreter.version.split('.')[:2])}.zip"
-    layouts = [identity.layout, *identity.others]
+    layouts = [identity.layout, *identity.other_layouts]
     own = [*(layout.prefix for layout in layouts), observed.interpreter.stdlib, observed.interpreter.platstdlib]
     for path in observed.startup.sys_path:
         if path.startswith("/") and not _is_below(path, own) and posixpath.basename(path) != zipped:
             where = "in the source" if source and _is_below(path, [source]) else "bundled at its own path"
             yield path, f"on sys.path, {where}"
-    for layout in identity.others:
+    for layout in identity.other_layouts:
         yield layout.prefix, "another directory that packages are imported from, bundled at its own path"
 
 
@@ -132,7 +127,7 @@ def _is_below(path: str, directories: Sequence[str]) -> bool:
 
 
 def _system(spec: Spec, page: Page) -> None:
-    observed, unowned = spec.observed, spec.identity.unowned
+    observed, unpackaged = spec.observed, spec.identity.unpackaged
     packages, libraries = observed.system_packages, observed.libraries
     how = "" if page.complete else " (--all lists them)"
     page.heading("system", f"{len(packages):,} packages of the operating system are in the base{how}")
@@ -141,7 +136,9 @@ def _system(spec: Spec, page: Page) -> None:
         page.row("in use", f"{len(libraries):,} shared libraries, by package:")
         page.table([(owner, str(count)) for owner, count in _sort(owners)], indent=4)
     page.listing("no package", [library.path for library in libraries if not library.owner])
-    page.row("unpackaged", "" if unowned is None else f"{size(unowned.size)} of files that belong to no package are bundled")
+    page.row(
+        "unpackaged", "" if unpackaged is None else f"{size(unpackaged.size)} of files that belong to no package are bundled"
+    )
     page.row("programs", ", ".join(observed.programs))
     if page.complete:  # there are hundreds of packages
         page.listing("packages", [f"{package.name} {package.version}" for package in packages])
@@ -272,7 +269,7 @@ def _package(text: str, spec: Spec) -> str:
 
 def _directory(number: int, spec: Spec) -> str:
     """The site directory with this number; empty for the first one."""
-    others = spec.identity.others
+    others = spec.identity.other_layouts
     return f" in {others[number - 1].prefix}" if 0 < number <= len(others) else ""
 
 

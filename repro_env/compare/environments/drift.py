@@ -60,7 +60,7 @@ def _imports_from(spec: Spec, directory: str) -> list[str]:
         for dist in spec.observed.distributions
         if dist.editable and f"{unquote(urlsplit(dist.direct_url).path)}/".startswith(root)
     ]
-    prefixes = tuple(f"{layout.prefix}/" for layout in (spec.identity.layout, *spec.identity.others))
+    prefixes = tuple(f"{layout.prefix}/" for layout in (spec.identity.layout, *spec.identity.other_layouts))
     python_path = next((variable.value for variable in spec.identity.config.env if variable.name == "PYTHONPATH"), "").split(":")
     return editable or [
         path

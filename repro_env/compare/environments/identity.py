@@ -14,7 +14,7 @@ from repro_env.schema.artifact import CondaPackage, TreeBlob, Wheel
 from repro_env.schema.environment import Layout
 from repro_env.schema.spec import Identity
 
-Part = Literal["base", "unowned", "interpreter", "overlay"]
+Part = Literal["base", "unpackaged", "interpreter", "overlay"]
 """The trees of an identity, the lowest first."""
 
 
@@ -27,7 +27,7 @@ class Pair(msgspec.Struct, frozen=True):
 
 
 _BY_PREFIX = "only the prefix differs"
-LEVEL: Mapping[Part, Level] = {"base": "system", "unowned": "system", "interpreter": "interpreter", "overlay": "files"}
+LEVEL: Mapping[Part, Level] = {"base": "system", "unpackaged": "system", "interpreter": "interpreter", "overlay": "files"}
 
 
 def pairs(left: Identity, right: Identity) -> tuple[Pair, ...]:
@@ -44,7 +44,7 @@ def tree(identity: Identity, part: Part) -> TreeBlob | None:
         return identity.interpreter.tree
     if part == "base":
         return identity.base
-    return identity.unowned if part == "unowned" else identity.overlay
+    return identity.unpackaged if part == "unpackaged" else identity.overlay
 
 
 def artifacts(left: Identity, right: Identity) -> Iterator[Difference]:
@@ -101,7 +101,7 @@ def build_difference(old: Wheel, new: Wheel, identity: Identity) -> Difference:
 
 def _display_name(wheel: Wheel, identity: Identity) -> str:
     """Return the name of a distribution, and its site directory if this is not the environment's own."""
-    return f"{wheel.name} in {identity.layout_of(wheel).prefix}" if wheel.place else wheel.name
+    return f"{wheel.name} in {identity.layout_of(wheel).prefix}" if wheel.site else wheel.name
 
 
 def level_of(name: str) -> Level:
@@ -134,12 +134,12 @@ def _layouts(left: Identity, right: Identity) -> Iterator[Difference]:
         yield _location("prefix", left.layout.prefix, right.layout.prefix, why, moved=True)
     if _scheme(left.layout) != _scheme(right.layout):
         yield _plain("layout", "install scheme", _scheme(left.layout), _scheme(right.layout), "packages are in other directories")
-    if left.others != right.others:
+    if left.other_layouts != right.other_layouts:
         yield _plain(
             "layout",
             "site directories",
-            ", ".join(layout.prefix for layout in left.others),
-            ", ".join(layout.prefix for layout in right.others),
+            ", ".join(layout.prefix for layout in left.other_layouts),
+            ", ".join(layout.prefix for layout in right.other_layouts),
             "further directories from which packages are imported",
         )
 

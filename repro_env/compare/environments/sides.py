@@ -71,7 +71,7 @@ def live_side(request: Request, tell: Tell) -> Side:
     live = locked.live
     live_trees: dict[Part, Tree | None] = {
         "base": live.system.base,
-        "unowned": live.system.unpackaged,
+        "unpackaged": live.system.unpackaged,
         "interpreter": live.interpreter,
         "overlay": locked.overlay,
     }

@@ -76,7 +76,7 @@ def predict(start: Start, end: End, new: Repetition) -> Promise:
         risks.append("absolute paths in binary outputs, because the source is at another path (a private copy)")
     elif start.network:
         risks.append("the run used the network, and its content may have changed")
-    risks += [f"its seeding failed ({problem})" for problem in end.holes if problem.startswith("seeds:")][:1]
+    risks += [f"its seeding failed ({problem})" for problem in end.unseeded if problem.startswith("seeds:")][:1]
     suffix = f"; possible causes of differences: {'; '.join(risks)}" if risks else ""
     if lower:
         return Promise(level="numeric", sentence=f"expected: numeric, not bitwise: {'; '.join(lower)}{suffix}")

@@ -59,7 +59,7 @@ def named_trees(spec: Spec) -> dict[str, TreeBlob]:
     identity, source = spec.identity, spec.observed.source
     trees = {
         "base": identity.base,
-        "unowned libraries": identity.unowned,
+        "unpackaged libraries": identity.unpackaged,
         "interpreter": identity.interpreter.tree,
         "overlay": identity.overlay,
         "source": source.tree if source is not None else None,

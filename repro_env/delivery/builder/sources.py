@@ -176,7 +176,7 @@ class Sources:
             yield Location("live", self._spec.identity.layout_of(artifact).prefix)
         if (bundled := self.blobs.path(artifact.sha256)) is not None:
             yield Location("bundled", str(bundled))
-        if artifact.sha256 in self._spec.carried:
+        if artifact.sha256 in self._spec.bundled:
             if (offer := self.copies.offer(artifact.sha256)) is not None:
                 yield Location("registry", offer.where)
             failures += self.copies.failures

@@ -41,7 +41,7 @@ def requirements(spec: Spec) -> bytes:
 def _row(artifact: Wheel | CondaPackage, spec: Spec) -> dict[str, Any]:
     return {
         "sha256": artifact.sha256,
-        "bundled": artifact.sha256 in spec.carried,
+        "bundled": artifact.sha256 in spec.bundled,
         "blob": f"blobs/{artifact.sha256.removeprefix('sha256:')}",
         "filename": artifact.filename,
     }
@@ -73,13 +73,13 @@ def split_shadowed(spec: Spec) -> tuple[tuple[Wheel, ...], tuple[Wheel, ...]]:
     def rank(wheel: Wheel) -> tuple[int, int]:
         layout = spec.identity.layout_of(wheel)
         sites = (f"{layout.prefix}/{site}" for site in (layout.purelib, layout.platlib))
-        return min(path.get(site, len(path)) for site in sites), wheel.place
+        return min(path.get(site, len(path)) for site in sites), wheel.site
 
     first: dict[str, Wheel] = {}
     for wheel in sorted(spec.identity.distributions, key=rank):
         first.setdefault(wheel.name, wheel)
     shadowed = [wheel for wheel in spec.identity.distributions if first[wheel.name] != wheel]
-    return tuple(first[name] for name in sorted(first)), tuple(sorted(shadowed, key=lambda wheel: (wheel.name, wheel.place)))
+    return tuple(first[name] for name in sorted(first)), tuple(sorted(shadowed, key=lambda wheel: (wheel.name, wheel.site)))
 
 
 def pylock(spec: Spec) -> bytes:

@@ -71,7 +71,7 @@ def _packages(spec: Spec) -> Iterator[_Component]:
     identity = spec.identity
     hints = {hint.sha256: hint for hint in (*spec.hints.wheels, *spec.hints.packages)}
     for wheel in identity.distributions:
-        site = (("prefix", identity.layout_of(wheel).prefix),) if wheel.place else ()
+        site = (("prefix", identity.layout_of(wheel).prefix),) if wheel.site else ()
         purl = f"pkg:pypi/{wheel.name}@{_quoted(wheel.version)}?file_name={_quoted(wheel.filename)}"
         yield _artifact(f"wheel/{wheel.key}", wheel, hints.get(wheel.sha256), purl, *site)
     for package in identity.packages:
@@ -123,8 +123,8 @@ def _system(spec: Spec) -> Iterator[_Component]:
 def _trees(spec: Spec) -> Iterator[_Component]:
     identity = spec.identity
     yield _tree("base", "operating-system", spec.observed.host.os or "base", identity.base)
-    if identity.unowned is not None:
-        yield _tree("unowned", "file", "libraries and programs of no package", identity.unowned)
+    if identity.unpackaged is not None:
+        yield _tree("unpackaged", "file", "libraries and programs of no package", identity.unpackaged)
     if identity.overlay is not None:
         edited = (("edited", line) for line in spec.observed.edited)
         yield _tree("overlay", "file", "files next to the packages, and edited files", identity.overlay, *edited)
@@ -142,7 +142,7 @@ def _tree(ref: str, kind: str, name: str, tree: TreeBlob, *properties: tuple[str
         "bom-ref": ref,
         "hashes": _hashes(tree.sha256),
         "name": name,
-        "properties": _properties(("files", str(tree.files)), ("origin", "carried"), *properties),
+        "properties": _properties(("files", str(tree.files)), ("origin", "bundled"), *properties),
         "type": kind,
     }
 

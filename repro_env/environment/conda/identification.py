@@ -33,7 +33,7 @@ from repro_env.oci.entry import Entry
 from repro_env.oci.wheel import Installed
 from repro_env.schema import codec, redact
 from repro_env.schema.artifact import CondaPackage
-from repro_env.schema.environment import Carried
+from repro_env.schema.environment import Bundled
 from repro_env.schema.errors import ArtifactError, NetworkError
 from repro_env.schema.image import Layer
 from repro_env.schema.progress import Tell
@@ -66,7 +66,7 @@ class _UnavailableError(Exception):
 
 def identify(
     meta: Meta, site: Site, *, store: Store, environ: Mapping[str, str], tell: Tell
-) -> tuple[tuple[IdentifiedPackage, ...], tuple[Carried, ...]]:
+) -> tuple[tuple[IdentifiedPackage, ...], tuple[Bundled, ...]]:
     """Identify the packages of an environment. Returns those whose archive is available, sorted by name, and the others.
 
     The files of the others are plain files of the environment, and `tell` reports the reason.
@@ -80,7 +80,7 @@ def identify(
     identified = tuple(answer for answer in answers if isinstance(answer, IdentifiedPackage))
     sizes = {file.path: file.size for file in site.found}
     plain_packages = [
-        Carried(
+        Bundled(
             name=record.name,
             version=record.version,
             why=redact.line(f"{answer}: its files are bundled as plain files"),
@@ -310,7 +310,7 @@ def _identified(record: Record, facts: conda.Facts, digest: str, size: int, why:
     )
     hint = WheelHint(
         sha256=digest,
-        origin="carried" if why else "direct",
+        origin="bundled" if why else "direct",
         urls=() if why else (record.url,),
         index="" if why else redact.line(record.url.rpartition("/")[0].rpartition("/")[0]),  # the channel
     )

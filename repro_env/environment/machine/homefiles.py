@@ -18,7 +18,7 @@ import msgspec
 from repro_env.environment.secrets import scanner
 from repro_env.io.files import read_regular
 from repro_env.schema import redact
-from repro_env.schema.environment import Carried
+from repro_env.schema.environment import Bundled
 
 LARGEST = 1_000_000
 """Maximum bytes of one file."""
@@ -57,7 +57,7 @@ CONFIGURATIONS = (
 class HomeFiles(msgspec.Struct, frozen=True):
     data: dict[str, bytes]
     """By path below a run's home directory."""
-    files: tuple[Carried, ...]
+    files: tuple[Bundled, ...]
     """Their descriptions, sorted by path."""
     problems: tuple[str, ...]
     """One line for each file that a library reads on this machine but a run will not have."""
@@ -66,7 +66,7 @@ class HomeFiles(msgspec.Struct, frozen=True):
 def look(installed: AbstractSet[str], environ: Mapping[str, str], *, without: Path) -> HomeFiles:
     """Find the configuration files of these distributions. `without`: the source, whose files are captured with it."""
     data: dict[str, bytes] = {}
-    files: list[Carried] = []
+    files: list[Bundled] = []
     problems: list[str] = []
     home = Path(environ.get("HOME") or "/nonexistent")
     for configuration in CONFIGURATIONS:
@@ -88,7 +88,7 @@ def look(installed: AbstractSet[str], environ: Mapping[str, str], *, without: Pa
             else:
                 data[target] = content
                 why = f"{configuration.library} reads it in the home directory"
-                files.append(Carried(name=target, version="", why=why, size=len(content)))
+                files.append(Bundled(name=target, version="", why=why, size=len(content)))
     return HomeFiles(data, tuple(sorted(files, key=lambda file: file.name)), tuple(problems))
 
 

@@ -36,7 +36,7 @@ class Site(msgspec.Struct, frozen=True):
     """A site directory (site-packages or dist-packages) with its prefix, as it was found."""
 
     number: int
-    """`Wheel.place`."""
+    """`Wheel.site`."""
     layout: Layout
     scanned: distributions.Scan
     found: tuple[Found, ...]

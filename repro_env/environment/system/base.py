@@ -42,7 +42,7 @@ from repro_env.io.hashes import FileHashes
 from repro_env.oci.entry import sort_with_parents
 from repro_env.oci.paths import SYSTEM_PATH
 from repro_env.schema import redact
-from repro_env.schema.environment import Carried, SharedLibrary, SystemPackage
+from repro_env.schema.environment import Bundled, SharedLibrary, SystemPackage
 from repro_env.schema.errors import LockError
 
 SHELL_PROGRAMS = ("sh", "awk")
@@ -77,7 +77,7 @@ class SystemFiles(msgspec.Struct, frozen=True, kw_only=True):
     base: Tree
     unpackaged: Tree | None
     """Files above the base that are loaded or requested and that belong to no package; None if there are none."""
-    bundled: tuple[Carried, ...]
+    bundled: tuple[Bundled, ...]
     """Descriptions of these files, sorted: each file or requested directory, with its size."""
     libraries: tuple[SharedLibrary, ...]
     """All shared libraries that are loaded from outside the environment and the interpreter, sorted by real path."""
@@ -370,13 +370,13 @@ def _loader_cache(trees: Sequence[LiveTree], libpython: str | None) -> bytes:
     return ldcache.write(filter(is_captured, loader.host_cache()))
 
 
-def _describe_unpackaged(paths: Sequence[str], directories: Iterable[str], sizes: Mapping[str, int]) -> tuple[Carried, ...]:
+def _describe_unpackaged(paths: Sequence[str], directories: Iterable[str], sizes: Mapping[str, int]) -> tuple[Bundled, ...]:
     """A description of each directory of `--with` and of each other file, sorted. `sizes`: bytes by path in the tree."""
     directories = tuple(directories)
     found = {directory: sum(size for path, size in sizes.items() if within(path, (directory,))) for directory in directories}
     found |= {path: sizes[path] for path in paths if path in sizes and not within(path, directories)}
     why = "belongs to no package of the system"
-    descriptions = [Carried(name=redact.line(path), version="", why=why, size=size) for path, size in found.items()]
+    descriptions = [Bundled(name=redact.line(path), version="", why=why, size=size) for path, size in found.items()]
     return tuple(sorted(descriptions, key=lambda item: item.name))
 
 

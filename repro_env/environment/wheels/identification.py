@@ -85,7 +85,7 @@ def identify(
         if identified is None:
             identified = _repack(dist, layout, store, why, tell, search)
         if identified is not None:
-            wheels.append(msgspec.structs.replace(identified, wheel=msgspec.structs.replace(identified.wheel, place=site_number)))
+            wheels.append(msgspec.structs.replace(identified, wheel=msgspec.structs.replace(identified.wheel, site=site_number)))
     return tuple(sorted(wheels, key=lambda identified: identified.wheel.name)), session.shown
 
 
@@ -124,7 +124,7 @@ def difference(facts: Facts, dist: InstalledDistribution, layout: Layout) -> str
 
 def installed_form(identified: IdentifiedWheel, sites: Sequence[Site], store: Store) -> wheel.Installed:
     """The installed form of a wheel."""
-    return wheel.canonical(facts_of(identified, store), sites[identified.wheel.place].layout, name=identified.wheel.name)
+    return wheel.canonical(facts_of(identified, store), sites[identified.wheel.site].layout, name=identified.wheel.name)
 
 
 def layers_of(
@@ -139,7 +139,7 @@ def layers_of(
     sources: dict[str, layers.DistributionContents] = {}
     live = [FileContents(site.prefix, keys=keys_of(site.found)) for site in sites]
     for identified_wheel in identified:
-        key, number = identified_wheel.wheel.key, identified_wheel.wheel.place
+        key, number = identified_wheel.wheel.key, identified_wheel.wheel.site
         altered = compositions[number].altered[key] & set(installed[key].members)
         original = WheelContents(wheel_file(identified_wheel, store), installed[key]) if altered else None
         sources[key] = layers.DistributionContents(installed[key], live[number], altered, original)
@@ -150,7 +150,7 @@ def layers_of(
 def search(secrets: SecretSearch, identified: Sequence[IdentifiedWheel], sites: Sequence[Site], store: Store) -> None:
     """Search the bundled wheels for secrets. Repacked wheels were searched when they were made."""
     for bundled in identified:
-        if bundled.hint.origin == "carried":
+        if bundled.hint.origin == "bundled":
             installed = installed_form(bundled, sites, store)
             archives.search(secrets, bundled.wheel, installed, WheelContents(wheel_file(bundled, store), installed))
 
@@ -231,7 +231,7 @@ class _Identifier:
             size=candidate_facts.size,
         )
         hint = WheelHint(
-            sha256=proven.sha256, origin="carried" if why else origin, urls=() if why else (url,), index=candidate.index
+            sha256=proven.sha256, origin="bundled" if why else origin, urls=() if why else (url,), index=candidate.index
         )
         return IdentifiedWheel(proven, hint, path, why)
 

@@ -56,7 +56,7 @@ class Advisor(msgspec.Struct, frozen=True):
 
     def _advise_module(self, name: str) -> Iterator[str]:
         identity = self.inputs.spec.identity
-        for layout in (identity.layout, *identity.others):
+        for layout in (identity.layout, *identity.other_layouts):
             prefix = self._on_host(layout.prefix)
             for site in (layout.purelib, layout.platlib):
                 path = Path(prefix, site, *name.split("."))

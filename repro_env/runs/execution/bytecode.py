@@ -82,5 +82,5 @@ def _directories(spec: Spec) -> Iterator[str]:
     """Return the directories of modules in the image, as runs import them."""
     interpreter = spec.observed.interpreter
     yield from (f"{paths.SEEDS}/{paths.HOOKS}", interpreter.platstdlib, interpreter.stdlib)
-    for python in (spec.identity.layout, *spec.identity.others):
+    for python in (spec.identity.layout, *spec.identity.other_layouts):
         yield from (f"{python.prefix}/{python.platlib}", f"{python.prefix}/{python.purelib}")

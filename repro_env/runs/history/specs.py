@@ -37,7 +37,7 @@ class Found(msgspec.Struct, frozen=True):
     def missing(self) -> int:
         """Number of the spec's blobs that are not in its directory; a clone has none of them."""
         blobs = SpecBlobs(self.directory / BLOBS)
-        return sum(blobs.path(digest) is None for digest in self.spec.carried)
+        return sum(blobs.path(digest) is None for digest in self.spec.bundled)
 
 
 class Specs:

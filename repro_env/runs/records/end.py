@@ -47,7 +47,7 @@ def read_end(
         outputs=files_found.outputs,
         others=(*files_found.others, *problems),
         removed=tuple(redact.line(path) for path in removed),
-        holes=notes.unseeded,
+        unseeded=notes.unseeded,
         start=started,
         seeded=notes.seeded,
         entropy=notes.entropy,

@@ -24,7 +24,7 @@ from repro_env.store.specs.lookup import FILE, MAX_SIZE
 from repro_env.store.store import Store
 from repro_env.store.temporary import Temp
 
-_PROVEN = ("carried", BLOB_DIGEST)
+_PROVEN = ("bundled", BLOB_DIGEST)
 """Kinds of facts that `store.specs.blobs` stores under the key of a blob's file."""
 _NO_LINK = (errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS)
 
@@ -90,7 +90,7 @@ def _keep_blobs(spec: Spec, directory: Path, to: Path, store: Store, problems: l
         if not kept.is_file() or read_regular(kept, files.MAX_SIZE) != data:
             atomic_write(kept, data)
     source, target = SpecBlobs(directory / files.BLOBS), SpecBlobs(to / files.BLOBS)
-    missing = [path for digest in sorted(spec.carried) if (path := source.path(digest)) and target.path(digest) is None]
+    missing = [path for digest in sorted(spec.bundled) if (path := source.path(digest)) and target.path(digest) is None]
     if not missing:
         return
     with room(to):

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 _HINT = "delete the file and capture again, or copy it again from the capture"
 _LEVEL = 1
-BLOB_DIGEST = "carried-blob"
+BLOB_DIGEST = "bundled-blob"
 """Kind of the facts of proven gzip files, by `file_key`: the digest of the compressed bytes."""
-_LISTED = "carried-entries"
+_LISTED = "bundled-entries"
 
 
 class _Listed(msgspec.Struct, frozen=True):
@@ -85,7 +85,7 @@ class SpecBlobs:
                     file.write(member)
             path = self._keep(temporary / "blob", hasher.hexdigest() + ".gz")
         if facts is not None:
-            facts.put("carried", file_key(path), b"whole")
+            facts.put("bundled", file_key(path), b"whole")
             facts.put(BLOB_DIGEST, file_key(path), f"sha256:{packed.hexdigest()}".encode())
         return TreeBlob(sha256=f"sha256:{hasher.hexdigest()}", size=size, files=files)
 
@@ -136,14 +136,14 @@ class SpecBlobs:
         if path is None:
             return False
         key = file_key(path)
-        if facts.get("carried", key) is not None:
+        if facts.get("bundled", key) is not None:
             return True
         try:
             for _ in self.chunks(digest):
                 pass
         except ArtifactError:
             return False
-        facts.put("carried", key, b"whole")
+        facts.put("bundled", key, b"whole")
         return True
 
     def file(self, digest: str, size: int, blobs: Blobs) -> Path | None:
@@ -176,7 +176,7 @@ class SpecBlobs:
         The list is stored. It is used without reading the blob as long as `has` knows that the file is undamaged.
         """
         path, key = self.path(blob.sha256), f"{blob.sha256} {blob.size}"
-        if path is not None and facts.get("carried", file_key(path)) is not None:
+        if path is not None and facts.get("bundled", file_key(path)) is not None:
             listed = facts.recall(_LISTED, key, _Listed)
             if listed is not None:
                 return list(listed.entries)

@@ -70,10 +70,10 @@ def test_differences_because_of_the_prefix_are_marked() -> None:
 
 
 def test_trees_that_differ_are_paired() -> None:
-    current = changed(base=tree(9), overlay=tree(8), unowned=tree(7))
+    current = changed(base=tree(9), overlay=tree(8), unpackaged=tree(7))
     assert [(pair.part, pair.left is None) for pair in pairs(CAPTURED, current)] == [
         ("base", False),
-        ("unowned", True),
+        ("unpackaged", True),
         ("overlay", True),
     ]
     assert pairs(CAPTURED, CAPTURED) == ()

@@ -87,8 +87,8 @@ def test_each_part_has_its_own_difference(current: Identity, text: str) -> None:
 def test_a_distribution_in_two_site_directories_is_compared_for_each() -> None:
     """With `--system-site-packages`, the base Python may have another version of a distribution."""
     user = msgspec.structs.replace(CAPTURED.layout, prefix="/home/ann/.local", in_place=True)
-    in_user_site = msgspec.structs.replace(wheel("numpy", "1.26", 7), place=1)
-    current = changed(others=(user,), distributions=(*CAPTURED.distributions, in_user_site))
+    in_user_site = msgspec.structs.replace(wheel("numpy", "1.26", 7), site=1)
+    current = changed(other_layouts=(user,), distributions=(*CAPTURED.distributions, in_user_site))
     assert "numpy in /home/ann/.local 1.26 is new" in sentences(current)
     newer = msgspec.structs.replace(
         current, distributions=(*CAPTURED.distributions, msgspec.structs.replace(in_user_site, version="1.27"))

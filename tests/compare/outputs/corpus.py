@@ -79,7 +79,7 @@ def _end(name: str, others: tuple[str, ...]) -> End:
         outputs=(),
         others=others,
         removed=(),
-        holes=(),
+        unseeded=(),
         drawn=tuple(
             DrawnIds(what=what, file=place.partition(":")[0], line=int(place.partition(":")[2]), ids=tuple(ids))
             for (what, place), ids in drawn.items()

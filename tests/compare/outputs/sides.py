@@ -37,7 +37,7 @@ def end(others: tuple[str, ...] = (), removed: tuple[str, ...] = (), code: int =
         outputs=(),
         others=others,
         removed=removed,
-        holes=(),
+        unseeded=(),
     )
 
 

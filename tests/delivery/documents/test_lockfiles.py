@@ -104,8 +104,8 @@ def twice(spec: Spec, *order: str) -> Spec:
     """Return the spec with its first distribution in two site directories. `order`: their prefixes in `sys.path`."""
     (wheel, *others) = spec.identity.distributions
     home = Layout(prefix="/home/ann/.local", in_place=True, purelib="lib/p", platlib="lib/p", scripts="bin", headers="include")
-    second = msgspec.structs.replace(wheel, place=1)
-    identity = msgspec.structs.replace(spec.identity, others=(home,), distributions=(wheel, second, *others))
+    second = msgspec.structs.replace(wheel, site=1)
+    identity = msgspec.structs.replace(spec.identity, other_layouts=(home,), distributions=(wheel, second, *others))
     sites = {"venv": f"{spec.identity.layout.prefix}/{spec.identity.layout.purelib}", "home": "/home/ann/.local/lib/p"}
     startup = msgspec.structs.replace(spec.observed.startup, sys_path=("/x", *(sites[name] for name in order)))
     return msgspec.structs.replace(spec, identity=identity, observed=msgspec.structs.replace(spec.observed, startup=startup))
@@ -115,8 +115,8 @@ def test_the_first_distribution_on_the_path_is_imported(spec: Spec) -> None:
     for order, place in ((("venv", "home"), 0), (("home", "venv"), 1)):
         shown, shadowed = lockfiles.split_shadowed(twice(spec, *order))
         assert [wheel.name for wheel in shown] == sorted({wheel.name for wheel in spec.identity.distributions})
-        assert [wheel.place for wheel in shown] == [place, *[0] * (len(shown) - 1)]
-        assert [wheel.place for wheel in shadowed] == [1 - place]
+        assert [wheel.site for wheel in shown] == [place, *[0] * (len(shown) - 1)]
+        assert [wheel.site for wheel in shadowed] == [1 - place]
 
 
 def test_lock_files_list_a_distribution_once_and_mention_the_shadowed_one(spec: Spec, tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def packages(spec: Spec) -> Spec:
         for name, digit in (("zlib", "a"), ("numpy", "b"))
     ]
     hints = (
-        WheelHint(sha256=made[0].sha256, origin="carried", urls=(), index=""),
+        WheelHint(sha256=made[0].sha256, origin="bundled", urls=(), index=""),
         WheelHint(sha256=made[1].sha256, origin="direct", urls=(URL,), index="https://conda.example.com/main"),
     )
     return msgspec.structs.replace(

@@ -81,7 +81,7 @@ def test_download_urls_are_listed_and_unknown_facts_left_out(spec: Spec) -> None
     assert found["wheel/zeta"]["externalReferences"][0]["url"].endswith("/files/zeta-1.0-py3-none-any.whl")
     assert "externalReferences" not in found["wheel/alpha-pkg"]  # bundled
     origins = {name: {p["name"]: p["value"] for p in item["properties"]}.get("repro-env:origin") for name, item in found.items()}
-    assert (origins["wheel/zeta"], origins["wheel/mid"], origins["wheel/alpha-pkg"]) == ("index", "direct", "carried")
+    assert (origins["wheel/zeta"], origins["wheel/mid"], origins["wheel/alpha-pkg"]) == ("index", "direct", "bundled")
     assert not any("licenses" in value for value in found.values())
     bom = parsed(spec)
     assert "dependencies" not in bom

@@ -26,7 +26,7 @@ from repro_env.io.files import walk
 from repro_env.oci import conda as rule
 from repro_env.oci import wheellayers
 from repro_env.oci.wheel import Installed
-from repro_env.schema.environment import Carried, Layout
+from repro_env.schema.environment import Bundled, Layout
 from repro_env.schema.errors import CaptureError
 from repro_env.schema.progress import Silent
 from repro_env.store.packages import condafile
@@ -81,7 +81,7 @@ def layout(prefix: Path) -> Layout:
     )
 
 
-Answer = tuple[dict[str, lock.IdentifiedPackage], tuple[Carried, ...]]
+Answer = tuple[dict[str, lock.IdentifiedPackage], tuple[Bundled, ...]]
 
 
 def identify(prefix: Path, store: Store, environ: Mapping[str, str] | None = None) -> Answer:
@@ -180,7 +180,7 @@ def test_packages_from_a_local_channel_are_bundled(made: Path, store: Store) -> 
     assert {identified.why for identified in identified_packages.values()} == {
         "from a local file, which no other machine can reach"
     }
-    assert {identified.hint.origin for identified in identified_packages.values()} == {"carried"}
+    assert {identified.hint.origin for identified in identified_packages.values()} == {"bundled"}
     assert all(Path(identified.file).is_file() for identified in identified_packages.values())
 
 
@@ -400,7 +400,7 @@ def test_packages_of_an_unreachable_channel_are_bundled(
     identified_packages, plain = identify(small, fresh, {"CONDA_PKGS_DIRS": str(tmp_path)})
     assert not plain
     assert {identified.hint.origin for identified in identified_packages.values()} == {
-        "carried"
+        "bundled"
     }  # otherwise a rebuild would be impossible
     assert all(
         identified.why.startswith("the archive is available only from its URL, and ")
@@ -416,6 +416,6 @@ def test_a_token_is_not_written_down(small: Path, fresh: Store, index: Index, co
     _, plain = identify(small, fresh)
     identified_packages, _ = identify(small, fresh, {"CONDA_PKGS_DIRS": str(conda_channel / "noarch")})
     path.write_text(before)
-    assert (identified_packages["greet"].hint.urls, identified_packages["greet"].hint.origin) == ((), "carried")
+    assert (identified_packages["greet"].hint.urls, identified_packages["greet"].hint.origin) == ((), "bundled")
     assert identified_packages["greet"].why == "its URL holds a token or signature, which is not written down"
     assert token not in repr(identified_packages) + repr(plain)

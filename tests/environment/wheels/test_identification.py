@@ -260,7 +260,7 @@ def test_a_distribution_on_no_index_is_repacked(installation: Installation) -> N
 def test_a_wheel_from_an_index_of_this_machine_is_bundled(installation: Installation) -> None:
     path = installation.install()
     found = installation.identified(index_url=installation.index.url)
-    assert (found.hint.origin, found.hint.urls, found.wheel.sha256) == ("carried", (), digest(path))
+    assert (found.hint.origin, found.hint.urls, found.wheel.sha256) == ("bundled", (), digest(path))
     assert "of this machine" in found.why
     assert Path(found.file).read_bytes() == path.read_bytes()
     again = installation.identified(index_url=installation.index.url)
@@ -272,7 +272,7 @@ def test_a_wheel_from_find_links_is_bundled_as_the_original_file(installation: I
     path = installation.install()
     local = path.rename(tmp_path / path.name)
     found = installation.identified(find_links=str(tmp_path))
-    assert (found.hint.origin, found.file, found.wheel.sha256) == ("carried", str(local), digest(local))
+    assert (found.hint.origin, found.file, found.wheel.sha256) == ("bundled", str(local), digest(local))
     assert installation.identified(find_links=str(tmp_path)) == found
     assert installation.index.asked == []
     local.write_bytes(local.read_bytes() + b"\0")
@@ -386,7 +386,7 @@ def test_a_signed_url_is_not_written_down(installation: Installation, tmp_path: 
     link = f"http://files.test/files/{path.name}?X-Amz-Signature={'ab' * 32}#sha256={digest(path)[7:]}"
     (tmp_path / "page.html").write_text(f"<a href='{link}'>x</a>")
     found = installation.identified(index_url=(tmp_path / "none").as_uri(), find_links=str(tmp_path / "page.html"))
-    assert (found.hint.origin, found.hint.urls) == ("carried", ())
+    assert (found.hint.origin, found.hint.urls) == ("bundled", ())
     assert "signature" in found.why
     assert Path(found.file).is_file()
     assert "Signature" not in repr(found)
@@ -433,5 +433,5 @@ def test_a_package_that_pip_installed_is_identified(tmp_path: Path) -> None:
     store = Store.open(tmp_path / "store")
     (found,), indexes = identify(distributions.scan(facts.layout).distributions, facts.layout, store=store, tell=Silent())
     assert indexes
-    assert found.hint.origin in ("index", "carried")
+    assert found.hint.origin in ("index", "bundled")
     assert len(wheel.canonical(facts_of(found, store), facts.layout, name="iniconfig").entries) > 3

@@ -47,7 +47,7 @@ def end(run_id: str) -> End:
         outputs=(Output(path="a", sha256=DIGEST, size=1),),
         others=(),
         removed=(),
-        holes=(),
+        unseeded=(),
     )
 
 

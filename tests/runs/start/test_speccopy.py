@@ -45,7 +45,7 @@ def spec_directory(done: FinishedRun) -> Path:
 def capture_again(place: Place) -> None:
     """Capture another environment into the same directory, which deletes the blobs of the first capture."""
     other = specs.make(place.directory, {}, prefix="/elsewhere/.venv", overlay={"etc/new": b"new"})
-    SpecBlobs(place.directory / "blobs").keep_only(other.carried - place.spec.carried)
+    SpecBlobs(place.directory / "blobs").keep_only(other.bundled - place.spec.bundled)
 
 
 def test_the_spec_of_a_run_survives_the_next_capture_with_its_bundled_blobs(place: Place) -> None:
@@ -83,15 +83,15 @@ def test_the_copy_of_a_spec_that_has_its_blobs_is_used(place: Place) -> None:
 
 def test_blobs_are_hard_links_and_are_not_checked_again(place: Place) -> None:
     blobs = SpecBlobs(place.directory / "blobs")
-    assert {blobs.has(digest, place.store.facts) for digest in place.spec.carried} == {True}
+    assert {blobs.has(digest, place.store.facts) for digest in place.spec.bundled} == {True}
     done = run(place)
     kept_blobs = SpecBlobs(spec_directory(done) / "blobs")
-    for digest in place.spec.carried:
+    for digest in place.spec.bundled:
         path, original = kept_blobs.path(digest), blobs.path(digest)
         assert path is not None
         assert original is not None
         assert path.stat().st_ino == original.stat().st_ino
-        assert place.store.facts.get("carried", file_key(path)) == b"whole", "it is not read again for its new name"
+        assert place.store.facts.get("bundled", file_key(path)) == b"whole", "it is not read again for its new name"
 
 
 def test_blobs_are_copied_if_hard_links_are_impossible(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +101,7 @@ def test_blobs_are_copied_if_hard_links_are_impossible(place: Place, monkeypatch
     monkeypatch.setattr(os, "link", refuse)
     done = run(place)
     capture_again(place)
-    assert {SpecBlobs(spec_directory(done) / "blobs").has(digest, place.store.facts) for digest in place.spec.carried} == {True}
+    assert {SpecBlobs(spec_directory(done) / "blobs").has(digest, place.store.facts) for digest in place.spec.bundled} == {True}
     assert sorted(path.name for path in (spec_directory(done) / "blobs").glob(".*")) == [".gitignore"]
 
 
@@ -117,7 +117,7 @@ def test_a_blob_that_cannot_be_kept_is_a_warning_and_the_run_continues(place: Pl
     monkeypatch.setattr(os, "link", refuse)
     done = run(place)
     kept_blobs = SpecBlobs(spec_directory(done) / "blobs")
-    assert {digest for digest in place.spec.carried if kept_blobs.path(digest) is None} == {place.spec.identity.base.sha256}
+    assert {digest for digest in place.spec.bundled if kept_blobs.path(digest) is None} == {place.spec.identity.base.sha256}
     assert done.end.outcome.exit_code == 0
     assert "so a later capture may delete them" in place.talk
     assert spec_directory(done).joinpath("spec.json").is_file()

@@ -77,7 +77,7 @@ def test_files_of_the_image_in_tmp_are_visible(any_root: Place) -> None:
     result = any_root.sh(
         "cat /tmp/of-the-image/file; echo mine > /tmp/mine; cat /tmp/mine; stat -c %a /tmp; echo x > /tmp/of-the-image/file || :"
     )
-    assert result.stdout == "carried\nmine\n1777\n"
+    assert result.stdout == "bundled\nmine\n1777\n"
 
 
 def test_the_environment_is_at_its_captured_prefix(any_root: Place) -> None:
