@@ -93,7 +93,7 @@ def _check_own_files(run: Run) -> tuple[list[Finding], dict[str, int]]:
     if run.end is None:
         return findings, {}
     findings += rule.check_console(run, end.hash_console(run.directory))
-    findings += rule.check_outputs(run, outputs.of_run(run.directory))
+    findings += rule.check_outputs(run, outputs.of_run(run.directory, run.end.outputs))
     for name, digest in ((checkpointstate.BEFORE, run.start.before), (checkpointstate.AFTER, run.end.after)):
         current = records.digest(run.directory / name)
         if digest is not None and current != digest:
@@ -101,7 +101,9 @@ def _check_own_files(run: Run) -> tuple[list[Finding], dict[str, int]]:
             why = f"{name} changed since the run" if current else f"{name} is missing"
             findings.append(Finding(part="record", state=state, what=name, why=why, runs=(run.start.id,)))
     has_trace = bool(run.end.trace) or (run.directory / records.TRACE).is_dir()
-    findings += rule.check_trace(run, outputs.collect(run.directory / records.TRACE) if has_trace else Contents((), ()))
+    findings += rule.check_trace(
+        run, outputs.collect(run.directory / records.TRACE, recorded=run.end.trace) if has_trace else Contents((), ())
+    )
     others = sum(not line.startswith("(") for line in run.end.others)
     return findings, {"output": len(run.end.outputs) + others, "trace": len(run.end.trace)}
 

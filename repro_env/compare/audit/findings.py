@@ -113,7 +113,7 @@ def _compare_files(part: Part, run: Run, recorded: Iterable[Output], current: It
         if now is None:
             findings.append(_finding(part, "gone", output.path, was, run))
         elif (now.sha256, now.size) != (output.sha256, output.size):
-            is_now = f"{now.size:,} bytes, {_short(now.sha256)}"
+            is_now = f"{now.size:,} bytes" + (f", {_short(now.sha256)}" if now.sha256 else "")
             findings.append(_finding(part, "changed", output.path, f"was {was}; is {is_now}", run))
     findings += [_finding(part, "unrecorded", path, "it is not in the record", run) for path in sorted(unrecorded)]
     return findings
