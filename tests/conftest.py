@@ -14,18 +14,15 @@ import pytest
 from repro_env.cli.ui import messages
 
 TOGETHER = {
+    "torch": ("e2e/test_training.py", "e2e/test_same_numbers.py", "e2e/test_verify.py"),
     "captured": (
         "e2e/test_inside.py",
-        "e2e/test_training.py",
-        "e2e/test_same_numbers.py",
-        "e2e/test_verify.py",
         "e2e/test_output.py",
         "e2e/test_capture.py",
         "e2e/test_dockerfile.py",
         "e2e/test_bad_input.py",
         "e2e/test_kills.py",
         "e2e/test_rebuild.py",
-        "e2e/test_base.py",
         "e2e/test_push.py",
         "e2e/test_pack.py",
         "e2e/test_store.py",
@@ -37,6 +34,7 @@ TOGETHER = {
 }
 """Files that one worker runs, by a name: what they share, as `small`, `torch` and `cut`, would else be made by each."""
 LONG = (
+    *TOGETHER["torch"],
     *TOGETHER["captured"],
     "fidelity/test_cases.py",
     "e2e/test_plain_user.py",

@@ -226,6 +226,7 @@ def through(index: Index, authority: Authority, runner: Runner) -> dict[str, str
     return {**kept, "PIP_INDEX_URL": index.url, "PIP_CERT": str(authority.file), "PIP_CONFIG_FILE": os.devnull}
 
 
+@pytest.mark.soak
 def test_an_index_with_a_password_and_its_own_authority_gives_the_wheels(
     captured: Captured, runner: Runner, tmp_path: Path
 ) -> None:

@@ -91,6 +91,7 @@ def test_another_seed_changes_the_default_of_runs_but_not_the_image(small: parts
         assert small.run("exec", "--frozen", "--spec", directory, *code).out == f"{seed}\n"
 
 
+@pytest.mark.soak
 def test_umask_at_installation_does_not_matter(small: parts.Project, ground: Path, tmp_path: Path) -> None:
     """Group-writable files of an environment installed under umask 002 give the image of one installed under 022."""
     directory = tmp_path / "project"
@@ -127,22 +128,3 @@ def test_the_state_of_git_is_captured(small: parts.Project, tmp_path: Path) -> N
     assert "big.log" in {entry["path"] for entry in answer["excluded"]}
     listed = made.python_says("import os; print(*sorted(os.listdir()))").split()
     assert listed == [".gitignore", "notes.txt", "train.py"]
-
-
-@pytest.mark.parametrize("option", ["--include", "--exclude"])
-def test_globs_choose_files_of_the_source(small: parts.Project, tmp_path: Path, option: str) -> None:
-    directory = tmp_path / "project"
-    made = parts.project(directory, small.python, small.store)
-    (directory / "keep.py").write_text("pass\n")
-    (directory / "skip.dat").write_text("data\n")
-    if option == "--include":
-        subprocess.run(["git", "-C", str(directory), "init", "-q"], check=True)
-        (directory / ".gitignore").write_text("*.dat\n")
-    parts.lay(parts.large_blobs(small.directory), directory)
-    answer = made.capture(option, "*.dat")
-    listed = made.python_says("import os; print(*sorted(os.listdir('.')))", env={}).split()
-    del answer
-    frozen = made.run("exec", "--frozen", "python", "-c", "import os; print(*sorted(os.listdir('.')))").out.split()
-    assert ("skip.dat" in frozen) == (option == "--include")
-    assert "keep.py" in frozen
-    assert "keep.py" in listed

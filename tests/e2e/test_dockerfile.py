@@ -215,18 +215,3 @@ def test_wheels_that_the_directory_lacks_are_downloaded(directory: SpecDirectory
 class _Quiet(http.server.SimpleHTTPRequestHandler):
     def log_message(self, *args: object) -> None:
         pass
-
-
-def test_captures_of_one_environment_give_one_dockerfile(small: parts.Project, tmp_path: Path) -> None:
-    """Same environment, same bytes; an edit of the code changes the last lines of the Dockerfile, which add the code."""
-
-    def made(directory: Path) -> list[bytes]:
-        text = (directory / "Dockerfile").read_bytes().partition(b"\nLABEL ")[0]
-        return [text, *((directory / name).read_bytes() for name in ("install.py", "image-files.txt.gz"))]
-
-    source = tmp_path / "project"
-    source.mkdir()
-    (source / "other.py").write_text("print(2)\n")
-    parts.lay(parts.large_blobs(small.directory), source)
-    parts.Project(source, small.python, small.store).capture()
-    assert made(source / "repro") == made(small.directory / "repro")

@@ -80,6 +80,7 @@ def hints(project: parts.Project) -> list[dict[str, Any]]:
 
 
 @pytest.mark.index
+@pytest.mark.soak
 def test_two_mirrors_give_the_same_identity(kept: Path, index: Index) -> None:
     made, first = captured(kept, index, "mirror-a.test")
     assert {hint["index"] for hint in hints(made)} == {"http://mirror-a.test/simple"}

@@ -17,10 +17,9 @@ from tests.e2e import parts
 from tests.parts import BASE_PYTHON, need
 
 CLONE = "tests/e2e/test_clone.py::test_a_clone_runs_its_own_code_at_the_captured_path"
-LARGER = "tests/e2e/test_inside.py::test_the_environment_is_the_captured_one"
-PART = f"tests/e2e/test_inside.py {CLONE} tests/store --deselect {LARGER}"
+PART = f"tests/e2e/test_inside.py {CLONE}"
 """What is run again. `tests/sandbox` starts its runs as root and as a plain user anyhow; the other tests do not depend on the user."""
-MORE = "tests/e2e/test_data.py tests/e2e/test_bad_input.py tests/e2e/test_training.py tests/guest tests/sandbox"
+MORE = "tests/e2e/test_data.py tests/e2e/test_bad_input.py tests/e2e/test_training.py tests/guest tests/sandbox tests/store"
 """What is run again in the long counts."""
 
 

@@ -47,6 +47,8 @@ TABLE = {
         ),
     ),
 }
+LONG_COUNT = ("transformer", "forest")
+"""Rows that only `make soak` runs."""
 CLOCKS = ("events.out.tfevents", "trainer_state.json", "lit.log", "hydra.yaml", "training_args.bin")
 """Files with times, hosts or directories of the moment in them, by a part of their name."""
 
@@ -76,7 +78,7 @@ def ran(project: parts.Project, row: Row, to: Path, *options: str) -> dict[str, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", TABLE)
+@pytest.mark.parametrize("name", [name for name in TABLE if name not in LONG_COUNT])
 def test_two_runs_are_equal(rows: parts.Project, tmp_path: Path, name: str) -> None:
     first, second = (ran(rows, TABLE[name], tmp_path / run) for run in ("first", "second"))
     assert second == first
@@ -91,7 +93,7 @@ def test_twenty_runs_are_equal(rows: parts.Project, tmp_path: Path, name: str) -
         assert other == first
 
 
-@pytest.mark.parametrize("name", ["transformer", "generators"])
+@pytest.mark.parametrize("name", [pytest.param("transformer", marks=pytest.mark.soak), "generators"])
 def test_another_seed_gives_another_result(rows: parts.Project, tmp_path: Path, name: str) -> None:
     """Else the runs above would be equal for a reason that has nothing to do with seeds."""
     first, two = ran(rows, TABLE[name], tmp_path / "one"), ran(rows, TABLE[name], tmp_path / "two", "--seed", "4")

@@ -50,9 +50,10 @@ def capture(project: parts.Project) -> tuple[dict[str, object], int]:
     return spec, int(output) << 10
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "count",
-    [2_000, pytest.param(30_000, marks=pytest.mark.soak), pytest.param(100_000, marks=pytest.mark.soak)],
+    [2_000, 100_000],
 )
 def test_every_file_is_captured_and_every_change_found(tmp_path: Path, count: int) -> None:
     project = many(tmp_path / "project", count)

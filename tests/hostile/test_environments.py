@@ -413,9 +413,23 @@ STARTS = {
     "closes everything": ("import os\nos.closerange(0, 100)", ""),
     "takes memory": ("import resource\nresource.setrlimit(resource.RLIMIT_AS, (1 << 28, 1 << 28))", ""),
 }
+SIMILAR = {
+    "prints",
+    "prints without end",
+    "exits",
+    "leaves with a code",
+    "kills itself",
+    "forks",
+    "removes the directory",
+    "makes the report a pipe",
+    "writes into the working directory",
+    "takes the standard library away",
+    "closes everything",
+}
+"""Similar to a case that always runs; included only in `make soak`."""
 
 
-@pytest.mark.parametrize("name", STARTS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.soak] * (name in SIMILAR)) for name in STARTS])
 @pytest.mark.parametrize("kind", ["sitecustomize", pytest.param("pth", marks=pytest.mark.soak)])
 def test_code_at_start_cannot_harm_the_capture(ground: Ground, name: str, kind: str) -> None:
     code, named = STARTS[name]
@@ -447,7 +461,13 @@ def test_code_that_hangs_is_stopped(ground: Ground, where: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "code", ["print('noise')", "raise SystemExit(3)", "import os\nos._exit(4)", "import ctypes\nctypes.string_at(0)"]
+    "code",
+    [
+        pytest.param("print('noise')", marks=pytest.mark.soak),
+        pytest.param("raise SystemExit(3)", marks=pytest.mark.soak),
+        pytest.param("import os\nos._exit(4)", marks=pytest.mark.soak),
+        "import ctypes\nctypes.string_at(0)",
+    ],
 )
 def test_a_fake_torch_is_captured_without_harm(ground: Ground, code: str) -> None:
     """What is loaded to be measured may do anything."""
@@ -458,7 +478,16 @@ def test_a_fake_torch_is_captured_without_harm(ground: Ground, code: str) -> Non
 
 @pytest.mark.parametrize(
     "line",
-    ["/", "/proc", "/dev", "/sys", "../../../../..", "\x1b[31m", "x" * 5000, "/dev/zero", "import os; os.mkdir('/nowhere/x')"],
+    [
+        "/",
+        "/proc",
+        "../../../../..",
+        "\x1b[31m",
+        *(
+            pytest.param(line, marks=pytest.mark.soak)
+            for line in ("/dev", "/sys", "x" * 5000, "/dev/zero", "import os; os.mkdir('/nowhere/x')")
+        ),
+    ],
 )
 def test_a_system_directory_on_the_path_is_refused_or_reported(ground: Ground, line: str) -> None:
     """A directory on sys.path outside the environment is bundled; `/` is no such directory."""

@@ -10,7 +10,7 @@ from tests.fidelity.case import case
 from tests.fidelity.ground import Ground
 
 
-@case("control: nothing was changed")
+@case("control: nothing was changed", soak=True)
 def control(at: Ground) -> None:
     at.plain()
 
@@ -42,7 +42,7 @@ def deleted(at: Ground) -> None:
     (at.site / "beta" / "data" / "words.txt").unlink()
 
 
-@case("a file turned into a symlink, and a directory into one")
+@case("a file turned into a symlink, and a directory into one", soak=True)
 def turned_into_links(at: Ground) -> None:
     at.plain()
     (at.site / "alpha.py").rename(at.site / "alpha_real.py")

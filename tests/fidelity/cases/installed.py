@@ -53,7 +53,7 @@ def file_index(at: Ground) -> None:
     at.pip("accelerated==2.0+cpu", env=at.variables)
 
 
-@case("built from an sdist of the index, with settings of one's own")
+@case("built from an sdist of the index, with settings of one's own", soak=True)
 def from_sdist(at: Ground) -> None:
     at.plain()
     root = at.sources("builded")

@@ -141,7 +141,7 @@ def module(at: Ground) -> None:
     at.pip("alpha", env=at.variables)
 
 
-@case("a container's own Python: a framework that no index has, its libraries below /opt")
+@case("a container's own Python: a framework that no index has, its libraries below /opt", soak=True)
 def container(at: Ground) -> None:
     at.python_of_its_own("usr-local")
     at.python = Path(at.base)

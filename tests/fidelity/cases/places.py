@@ -80,7 +80,7 @@ def own_python(at: Ground) -> None:
     at.pip_into(at.base, "gamma==2.0", "placed")
 
 
-@case("packages in the user site")
+@case("packages in the user site", soak=True)
 def user_site(at: Ground) -> None:
     """Plain venvs do not see it; those over system packages do."""
     at.python_of_its_own()
