@@ -83,7 +83,7 @@ def artifact_file(artifact: Wheel | CondaPackage, hint: WheelHint, file: str, st
     if not url:
         what = "this file is not in the store and has no URL"
         raise ArtifactError(what, where=artifact.filename, hint="capture again on the machine that has it")
-    with Session(cache=store.facts) as session:
+    with Session() as session:
         return store.blobs.put(session.download(url), artifact.sha256, where=url, size=artifact.size)
 
 

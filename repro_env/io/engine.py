@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from repro_env.io.failures import chain, class_names
+from repro_env.io.http import chain, class_names
 from repro_env.schema import redact
 from repro_env.schema.errors import EngineError
 

@@ -7,31 +7,25 @@ those of pip: pip's own parser reads its configuration files and `PIP_*` variabl
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import threading
 import time
 import urllib.parse
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, cast
+from typing import Any, BinaryIO, cast
 
 import msgspec
 
-from repro_env.io import pipsettings
-from repro_env.io.failures import LATER, chain, cut_error, network_error, status_error
-from repro_env.io.files import CHUNK, open_regular, read_regular
-from repro_env.io.pip import build, config_files, configured, default_index
-from repro_env.io.ranges import RangeFile
-from repro_env.io.response import Answer
-from repro_env.schema import codec, redact
+from repro_env.io.files import chunks_of, open_regular, read_regular
+from repro_env.io.http import LATER, TRIES, Answer, RangeFile, chain, cut_error, network_error
+from repro_env.io.pip import build, configured, default_index
+from repro_env.schema import redact
 from repro_env.schema.errors import NetworkError
 from repro_env.schema.sources import NONE, PackageSources
 
 ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.1, text/html;q=0.01"
 """Prefer JSON over HTML, as in PEP 691."""
-TRIES = 3
-"""Number of tries if a transfer is cut off, or if the server answers "too many requests"."""
 ABSENT = (403, 404, 410)
 """Statuses with which indexes answer for a project that they do not have."""
 MAX_PAGE = 64 << 20
@@ -59,13 +53,6 @@ class Page(msgspec.Struct, frozen=True):
     body: bytes
 
 
-class Cache(Protocol):
-    """A cache for small values (`store.facts.FactCache`)."""
-
-    def get(self, kind: str, key: str) -> bytes | None: ...
-    def put(self, kind: str, key: str, value: bytes) -> None: ...
-
-
 def local_path(url: str) -> Path | None:
     """Return the path of a `file:` URL on this machine; None for other URLs."""
     parts = urllib.parse.urlsplit(url)
@@ -77,20 +64,14 @@ def local_path(url: str) -> Path | None:
 class Session:
     """Makes requests as pip does. Several threads can use it: each thread has its own pip session."""
 
-    def __init__(self, *, prefix: str = "", cache: Cache | None = None, sources: PackageSources = NONE) -> None:
-        """Read pip's configuration. Raises `LockError` if pip cannot be used.
-
-        `prefix`: the environment whose `pip.conf` applies. `sources`: additional indexes and find-links. If the cache has
-        the configuration for unchanged settings, pip is not started before the first request.
-        """
+    def __init__(self, *, prefix: str = "", sources: PackageSources = NONE) -> None:
+        """`prefix`: the environment whose `pip.conf` applies. `sources`: additional indexes and find-links."""
         self._prefix = prefix
-        self._cache = cache
         self.sources = sources
         self._local = threading.local()
         self._sessions: list[Any] = []
         self._lock = threading.Lock()
         self._pip_options: tuple[Any, Any] | None = None
-        self.shown = self._read_shown()
 
     @property
     def configuration(self) -> Configuration:
@@ -131,34 +112,32 @@ class Session:
         raise cut_error(url)
 
     def open_range(self, url: str) -> BinaryIO:
-        """Open a seekable remote file that fetches only the parts that are read. Its attribute `size` is the file's size in bytes.
+        """Open a seekable remote file that fetches only the parts that are read.
 
         Raises `RangesRefusedError` if the server does not support range requests.
         """
         path = local_path(url)
         if path is not None:
-            return _local_file(path)
+            with _local_errors(path):
+                return os.fdopen(open_regular(path.resolve()), "rb")
         return cast("BinaryIO", RangeFile(lambda headers: self._open(url, headers, expected=(200, 206, 416), plain=True), url))
 
     def download(self, url: str) -> Iterator[bytes]:
         """Yield the bytes of a file. A transfer that was cut off is resumed. Only the length is checked."""
         path = local_path(url)
         if path is not None:
-            with _local_file(path) as file:
-                while chunk := file.read(CHUNK):
-                    yield chunk
+            with _local_errors(path):
+                yield from chunks_of(path.resolve())
             return
-        done, total, tag = 0, -1, ""
+        done, total = 0, -1
         for attempt in range(TRIES + 1):
-            headers = {"Accept-Encoding": "identity"}
-            if done:
-                headers |= {"Range": f"bytes={done}-"} | ({"If-Range": tag} if tag else {})
+            headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={done}-"} if done else {})
             with self._open(url, headers, expected=(200, 206) if done else (200,), plain=attempt > 0) as answer:
                 skip = done if answer.status == 200 else 0
                 if answer.status == 206 and answer.range[0] != done:
                     raise NetworkError("the server sent the wrong part of the file", where=redact.url(url), hint=LATER)
                 if not done:
-                    total, tag = answer.length, answer.strong_tag
+                    total = answer.length
                 for chunk in answer.chunks():
                     part = chunk[skip:]
                     skip = max(0, skip - len(chunk))
@@ -214,23 +193,6 @@ class Session:
                 self._pip_options = command, options
             return self._pip_options
 
-    def _read_shown(self) -> tuple[str, ...]:
-        """Return `Configuration.shown`, from the cache if no setting has changed."""
-        key = pipsettings.key(self._prefix) + repr((self.sources.indexes, self.sources.find_links, self.sources.replaces_default))
-        data = self._cache.get("pip-settings", key) if self._cache is not None else None
-        with contextlib.suppress(msgspec.DecodeError):
-            if data is not None and (cached := codec.decoder(pipsettings.Settings).decode(data)).is_current:
-                return cached.shown
-        shown = self.configuration.shown
-        if self._cache is not None:
-            command, options = self._pip()
-            files = config_files(command)
-            locations = [*_indexes(options), *options.find_links, *self.sources.indexes]
-            paths = tuple((location, Path(location).exists()) for location in locations if "://" not in location)
-            current = pipsettings.Settings(files, pipsettings.digest_of_files(files), paths, shown)
-            self._cache.put("pip-settings", key, msgspec.json.encode(current))
-        return shown
-
     def _session(self, *, plain: bool) -> Any:
         name = "plain" if plain else "cached"
         if not hasattr(self._local, name):
@@ -238,6 +200,18 @@ class Session:
             setattr(self._local, name, session)
             self._sessions.append(session)
         return getattr(self._local, name)
+
+
+def status_error(status: int, url: str) -> NetworkError:
+    """Return the error for an unexpected HTTP status."""
+    what, hint = f"the server answered with status {status}", LATER
+    if status in (401, 403, 407):
+        what = f"the server requires credentials that pip does not have (status {status})"
+        hint = "put them where pip finds them: netrc, keyring, or the URL in pip's configuration"
+    elif status in (404, 410):
+        what = f"the file does not exist on the server (status {status})"
+        hint = "look for the file elsewhere, or capture again on a machine that has it"
+    return NetworkError(what, where=redact.url(url), hint=hint)
 
 
 def _indexes(options: Any) -> list[str]:
@@ -252,27 +226,20 @@ def _as_url(location: str) -> str:
 def _local_page(path: Path) -> Page:
     if path.is_dir():
         path /= "index.html"
-    try:
-        return Page(200, path.as_uri(), "text/html", read_regular(Path(os.path.realpath(path)), MAX_PAGE))
-    except (FileNotFoundError, NotADirectoryError):
-        return Page(404, path.as_uri(), "", b"")
-    except OSError as error:
-        what = f"this index page cannot be read: {error.strerror}"
-        raise NetworkError(what, where=str(path), hint="check its permissions") from None
+    with _local_errors(path):
+        try:
+            return Page(200, path.as_uri(), "text/html", read_regular(path.resolve(), MAX_PAGE))
+        except (FileNotFoundError, NotADirectoryError):
+            return Page(404, path.as_uri(), "", b"")
 
 
-def _local_file(path: Path) -> BinaryIO:
+@contextlib.contextmanager
+def _local_errors(path: Path) -> Iterator[None]:
     try:
-        return cast("BinaryIO", _LocalFile(path))
+        yield
     except OSError as error:
         what = f"this file cannot be read: {error.strerror}"
         raise NetworkError(what, where=str(path), hint="check the path and its permissions") from None
-
-
-class _LocalFile(io.FileIO):
-    def __init__(self, path: Path) -> None:
-        super().__init__(open_regular(Path(os.path.realpath(path))))
-        self.size = os.fstat(self.fileno()).st_size
 
 
 @contextlib.contextmanager
@@ -285,5 +252,4 @@ def _translated(url: str) -> Iterator[None]:
     except Exception as error:
         if not any(type(cause).__module__.startswith("pip.") or isinstance(cause, OSError) for cause in chain(error)):
             raise
-        hint = "set pip's `cert` option to the certificates of your site"
-        raise network_error(error, url, certificate_hint=hint) from None
+        raise network_error(error, url) from None

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from repro_env.io import transferrate
+from repro_env.io import http
 from repro_env.schema import redact
 from repro_env.schema.errors import LockError
 from repro_env.version import __version__
@@ -52,7 +52,7 @@ def build(command: Any, options: Any, *, plain: bool, indexes: Sequence[str] = (
         session.auth._prompt_for_password = _no_password  # noqa: SLF001
         session.auth.index_urls = [*(session.auth.index_urls or ()), *indexes]
         session.auth._should_save_password_to_keyring = lambda: False  # noqa: SLF001
-        transferrate.enforce(session)
+        http.enforce_rate(session)
     except Exception as error:  # noqa: BLE001
         raise _unusable_error(error, "install pip 24.1 to 26 in the environment of repro-env") from None
     return session
@@ -82,14 +82,6 @@ def links(body: bytes, content_type: str, url: str) -> list[tuple[str, str]]:
 def default_index() -> str:
     """Return the URL of the index that pip uses if none is configured."""
     return str(importlib.import_module("pip._internal.models.index").PyPI.simple_url)
-
-
-def config_files(command: Any) -> tuple[str, ...]:
-    """Return the paths of all files that pip may read its configuration from, including those that do not exist."""
-    by_kind = importlib.import_module("pip._internal.configuration").get_configuration_files()
-    paths = [path for paths in by_kind.values() for path in paths]
-    paths += [path for _, paths in command.parser.config.iter_config_files() for path in paths]
-    return tuple(sorted(set(paths)))
 
 
 def _user_agent() -> str:

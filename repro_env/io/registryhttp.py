@@ -15,9 +15,8 @@ import urllib.parse
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from repro_env.io import certificates, transferrate
-from repro_env.io.failures import LATER, is_temporary, lacks_tls, network_error
-from repro_env.io.response import Answer
+from repro_env.io import certificates, http
+from repro_env.io.http import LATER, Answer, is_temporary, lacks_tls, network_error
 from repro_env.io.urls import check, is_loopback, origin, resolve
 from repro_env.schema import redact
 from repro_env.schema.errors import NetworkError
@@ -219,7 +218,7 @@ def _new_session(name: str) -> Any:
     session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
     session.get_redirect_target = lambda _: None  # `_follow` handles redirects
     session.mount("https://", _adapter(certificates.tls_context(name, requests.certs.where())))
-    transferrate.enforce(session)
+    http.enforce_rate(session)
     return session
 
 

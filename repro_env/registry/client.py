@@ -7,10 +7,9 @@ import hashlib
 import urllib.parse
 from collections.abc import Callable, Iterator
 
-from repro_env.io.failures import LATER
 from repro_env.io.files import CHUNK
+from repro_env.io.http import LATER, Answer
 from repro_env.io.registryhttp import PAUSE, TRIES, Source
-from repro_env.io.response import Answer
 from repro_env.io.urls import check, origin, resolve
 from repro_env.oci.layer import hash_chunks
 from repro_env.oci.manifest import ACCEPT, MAX_SIZE, Descriptor, Index, Manifest, blob_of, choose, digest_of, is_digest, parse

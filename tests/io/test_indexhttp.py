@@ -15,9 +15,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from repro_env.io import indexhttp, pip, transferrate
+from repro_env.io import http, indexhttp, pip
+from repro_env.io.http import RangesRefusedError
 from repro_env.io.indexhttp import ABSENT, Session
-from repro_env.io.ranges import RangesRefusedError
 from repro_env.schema import sources
 from repro_env.schema.errors import LockError, NetworkError
 from repro_env.store.facts import FactCache
@@ -325,7 +325,7 @@ def test_threads_can_share_a_session(index: Index, monkeypatch: pytest.MonkeyPat
     "fetch", [lambda url: Session().get_page(url), lambda url: list(Session().download(url))], ids=["page", "file"]
 )
 def test_a_transfer_that_is_too_slow_is_an_error(monkeypatch: pytest.MonkeyPatch, fetch: Callable[[str], object]) -> None:
-    monkeypatch.setattr(transferrate, "PATIENCE", 0.2)
+    monkeypatch.setattr(http, "PATIENCE", 0.2)
     gone = threading.Event()
 
     def slow(connection: socket.socket) -> None:

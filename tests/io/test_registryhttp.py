@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from repro_env.io import registryhttp, transferrate
-from repro_env.io.response import Answer
+from repro_env.io import http, registryhttp
+from repro_env.io.http import Answer
 from repro_env.schema.errors import NetworkError
 
 
@@ -107,7 +107,7 @@ HEAD = b"HTTP/1.1 200 x\r\nContent-Length: 100000\r\n\r\n"
 def test_a_transfer_that_is_too_slow_is_an_error(
     monkeypatch: pytest.MonkeyPatch, sent: bytes, read: Callable[[Answer], object]
 ) -> None:
-    monkeypatch.setattr(transferrate, "PATIENCE", 0.2)
+    monkeypatch.setattr(http, "PATIENCE", 0.2)
     gone = threading.Event()
 
     def slow(connection: socket.socket) -> None:
@@ -124,7 +124,7 @@ def test_a_transfer_that_is_too_slow_is_an_error(
 
 
 def test_the_time_to_process_the_bytes_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transferrate, "PATIENCE", 0.2)
+    monkeypatch.setattr(http, "PATIENCE", 0.2)
     body = bytes(1 << 20)
     with server(respond("200 x", body)) as url, registryhttp.Web().send("GET", url) as answer:
         size = 0

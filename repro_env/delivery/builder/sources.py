@@ -226,7 +226,7 @@ class Sources:
             return self._fetch(location, artifact)
         if location.origin == "registry":
             return location  # the manifest lists the blob
-        from repro_env.io.ranges import RangesRefusedError
+        from repro_env.io.http import RangesRefusedError
 
         try:
             with self._contact(str(location)), self._session.open_range(location.where) as file:
@@ -272,7 +272,7 @@ class Sources:
 
                 # Only the user's own uv settings are used. Those of a project may be untrusted.
                 own = packagemanagers.look(None, os.environ)
-                self._session_cache = Session(prefix=self._spec.identity.layout.prefix, cache=self._store.facts, sources=own)
+                self._session_cache = Session(prefix=self._spec.identity.layout.prefix, sources=own)
             return self._session_cache
 
     @property

@@ -26,8 +26,8 @@ from repro_env.environment.python.sites import Site
 from repro_env.environment.secrets.bundles import SecretSearch
 from repro_env.environment.wheels import layers
 from repro_env.io.files import FileContents, chunks_of, keys_of
+from repro_env.io.http import RangesRefusedError
 from repro_env.io.indexhttp import Session, local_path
-from repro_env.io.ranges import RangesRefusedError
 from repro_env.oci import conda, wheellayers
 from repro_env.oci.entry import Entry
 from repro_env.oci.wheel import Installed
@@ -74,7 +74,7 @@ def identify(
     if not meta.records:
         return (), ()
     label = f"identifying {len(meta.records):,} conda packages"
-    with tell.progress(0, label), Session(prefix=site.layout.prefix, cache=store.facts) as session:
+    with tell.progress(0, label), Session(prefix=site.layout.prefix) as session:
         answers = archives.identify_all(_Identifier(session, site, store, environ).identify, meta.records)
     tell.detail(f"{len(meta.records)} conda packages in {site.prefix}")
     identified = tuple(answer for answer in answers if isinstance(answer, IdentifiedPackage))
@@ -220,7 +220,7 @@ class _Identifier:
         """Why the archive cannot be downloaded from its URL any more; empty if it can."""
         try:
             with self._session.open_range(record.url) as file:
-                remote_size: int = file.size  # type: ignore[attr-defined]
+                remote_size = file.seek(0, os.SEEK_END)
                 return "" if remote_size == size else f"{record.url} has a different file now"
         except RangesRefusedError:
             return ""  # the URL exists
@@ -250,7 +250,7 @@ class _Identifier:
             return None
         try:
             with self._session.open_range(record.url) as file:
-                size: int = file.size  # type: ignore[attr-defined]
+                size = file.seek(0, os.SEEK_END)
                 info = condafile.info(file, record.filename)
         except (RangesRefusedError, ArtifactError):
             return None

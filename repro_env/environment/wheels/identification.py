@@ -78,7 +78,7 @@ def identify(
     `NetworkError` if an index that may have the wheel does not answer, `LockError` if its answer is not an index page.
     """
     label = f"identifying {len(distributions):,} distributions"
-    with tell.progress(0, label), Session(prefix=layout.prefix, cache=store.facts, sources=sources) as session:
+    with tell.progress(0, label), Session(prefix=layout.prefix, sources=sources) as session:
         answers = archives.identify_all(_Identifier(session, layout, store).identify, distributions)
     wheels = []
     for dist, (identified, why) in zip(distributions, answers, strict=True):
@@ -86,7 +86,7 @@ def identify(
             identified = _repack(dist, layout, store, why, tell, search)
         if identified is not None:
             wheels.append(msgspec.structs.replace(identified, wheel=msgspec.structs.replace(identified.wheel, site=site_number)))
-    return tuple(sorted(wheels, key=lambda identified: identified.wheel.name)), session.shown
+    return tuple(sorted(wheels, key=lambda identified: identified.wheel.name)), session.configuration.shown
 
 
 def wheel_file(identified: IdentifiedWheel, store: Store) -> Path:
@@ -201,7 +201,7 @@ class _Identifier:
         # The redacted URL: a password could be recovered from the hash of the full URL.
         facts = msgspec.structs.replace(dist.facts, direct_url=redact.url(dist.facts.direct_url))
         locked = [file.sha256 for file in self._session.sources.files.get(facts.name, ())]
-        return codec.digest((_RULE, facts, digests, self._layout, self._session.shown, locked))
+        return codec.digest((_RULE, facts, digests, self._layout, self._session.configuration.shown, locked))
 
     def _recall(self, key: str) -> IdentifiedWheel | None:
         identified = self._store.facts.recall("proof", key, IdentifiedWheel)

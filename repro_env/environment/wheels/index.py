@@ -6,6 +6,7 @@ few bytes as possible are fetched, or the whole file if that is needed.
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 import urllib.parse
@@ -20,8 +21,8 @@ from packaging.version import InvalidVersion, Version
 
 from repro_env.environment import archives
 from repro_env.io import pip
+from repro_env.io.http import RangesRefusedError
 from repro_env.io.indexhttp import ABSENT, Page, Session, local_path
-from repro_env.io.ranges import RangesRefusedError
 from repro_env.oci import wheel
 from repro_env.schema import codec, redact
 from repro_env.schema.errors import ArtifactError, LockError, NetworkError
@@ -233,7 +234,7 @@ class CandidateReader:
             return None
         try:
             with self._session.open_range(candidate.url) as file:
-                size: int = file.size  # type: ignore[attr-defined]
+                size = file.seek(0, os.SEEK_END)
                 return CandidateFacts(wheelfile.facts(file, candidate.filename), digest, size)
         except (RangesRefusedError, ArtifactError):
             return None
