@@ -16,7 +16,7 @@ import msgspec
 
 from repro_env.api.runs import find_runs_directory
 from repro_env.io.files import sha256_of
-from repro_env.runs.history import specs
+from repro_env.runs import specsearch
 from repro_env.runs.lineage import families, producers
 from repro_env.runs.lineage.families import Family, Use
 from repro_env.runs.lineage.knownruns import AllRuns, read_all_runs
@@ -53,7 +53,7 @@ class Answer(msgspec.Struct, frozen=True):
     family: Family | None
     """Of `run`."""
     manifest: manifest.File | None
-    spec: specs.Found | None
+    spec: specsearch.Found | None
     """Spec of `run`, if it was found."""
     looked: tuple[Path, ...]
     """Runs directories that were read."""
@@ -225,7 +225,7 @@ class _Search:
             summary = self._producers.summary(run)
             edges = {*families.edges({**runs.runs, summary.id: summary}, runs.outputs), *self._producers.resume_edges()}
             family = families.family(summary.id, runs.runs, sorted(edges))
-            spec = specs.Specs(run.directory.parent, self._here, self._store).of(run.start)
+            spec = specsearch.Specs(run.directory.parent, self._here, self._store).of(run.start)
         return Answer(
             query=self._word,
             file=path,

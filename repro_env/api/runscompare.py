@@ -20,11 +20,10 @@ from repro_env.compare.runs import CheckpointFiles, Fact, MetricPair, Outputs
 from repro_env.compare.traces import comparison as traces
 from repro_env.compare.traces import divergence
 from repro_env.oci.entry import Entry
-from repro_env.runs.history import commits
-from repro_env.runs.history.specs import Specs
 from repro_env.runs.lineage import parents
 from repro_env.runs.records import annotation, checkpointstate, records
 from repro_env.runs.records.records import Run
+from repro_env.runs.specsearch import Specs
 from repro_env.schema.errors import ArtifactError, ReproEnvError
 from repro_env.schema.run import Start
 from repro_env.store.store import Store
@@ -159,7 +158,7 @@ def _source(left: Run, right: Run, specs: list[Specs], store: Store) -> list[Dif
 
 
 def _listing(run: Run, specs: Specs, store: Store) -> Mapping[str, Entry] | None:
-    """Return the code of a run by path: from the store, else from its spec, else from git's history."""
+    """Return the code of a run by path: from the store, else from its spec."""
     fact = run.start.source
     layer = store.layers.path(fact.digest)
     if layer is not None:
@@ -172,8 +171,7 @@ def _listing(run: Run, specs: Specs, store: Store) -> Mapping[str, Entry] | None
         tree = trees.spec_tree(source.tree, spec.directory, store) if source.tree.sha256 == fact.digest else None
         if tree is not None:
             return tree.entries
-    commit = commits.find_run_commit(run, source, spec.directory)
-    return None if commit is None else {entry.path: entry for entry in commit.entries}
+    return None
 
 
 def _data(left: Start, right: Start) -> list[Difference]:

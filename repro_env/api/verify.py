@@ -103,7 +103,7 @@ def verify(
     rerun.check_given(run, wanted.env, wanted.env_file, network=wanted.network)
     project = ignorefile.project(run.directory.parent, directory)
     globs = msgspec.structs.replace(wanted.globs, ignored=(*wanted.globs.ignored, *ignorefile.ignores(project)))
-    spec = rerun.restore_source(run, spec, directory, here=wanted.here, runs=runs, store=store, tell=tell, given=wanted.source)
+    spec = rerun.restore_source(run, spec, directory, here=wanted.here, runs=runs, store=store, given=wanted.source)
     note = f"verifies {run.short}" if wanted.keep else ""
     options = rerun.request(run, wanted.env, wanted.env_file, wanted.environ, note=note, runner=wanted.runner)
     start = msgspec.structs.replace(run.start, source=snapshot.drop_missing(run.start.source, store))

@@ -46,7 +46,7 @@ def lineage(
     answer = use_case.lineage_of(what, Path.cwd(), runs=runs, store=Store.open(), tell=messages.say)
     if json:
         spec = answer.spec
-        messages.json_result(answer, spec=None if spec is None else {"directory": spec.directory, "commit": spec.commit})
+        messages.json_result(answer, spec=None if spec is None else {"directory": spec.directory})
     else:
         lineagepage.show(answer, complete=all_)
     if not answer.known:

@@ -114,16 +114,15 @@ def command(
         str | None,
         value(
             "SPEC",
-            "Use this spec for the run. Default: search next to the runs, in this directory and its parents, in the store and "
-            "in Git's history.",
+            "Use this spec for the run. Default: search next to the runs, in this directory and its parents, and in the store.",
         ),
     ] = None,
     source: Annotated[
         Path | None,
         value(
             "DIR",
-            "Take the code of the run from this directory. It must have the recorded files, now or in its Git history. "
-            "Default: search in the store, next to the spec and in Git's history.",
+            "Take the code of the run from this directory, which must have the recorded files. Default: search in the store and "
+            "next to the spec.",
             parser=parse_path,
         ),
     ] = None,

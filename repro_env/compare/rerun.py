@@ -10,7 +10,6 @@ from pathlib import Path
 import msgspec
 
 from repro_env.io.files import sha256_of
-from repro_env.runs.history import commits
 from repro_env.runs.records import checkpointstate
 from repro_env.runs.records.records import Run
 from repro_env.runs.start import snapshot, sourcedirectory
@@ -72,12 +71,12 @@ def spec_of(run: Run, name: str | None, *, here: Path, runs: Path, store: Store,
         if opened.spec.digest != run.start.spec:
             raise SpecError(f"this is not the spec of the run ({run.start.spec[:19]}…)", where=name, hint="name the run's spec")
         return opened.spec, opened.directory
-    from repro_env.runs.history.specs import Specs
+    from repro_env.runs.specsearch import Specs
 
     found = Specs(runs, here, store).of(run.start)
     if found is None:
         raise SpecError(
-            f"the spec of this run ({run.start.spec[:19]}…) was not found next to the runs, here, in the store or in git's history",
+            f"the spec of this run ({run.start.spec[:19]}…) was not found next to the runs, here or in the store",
             where=run.directory.name,
             hint="get it from the person who made the run, and name it with --spec: a directory, an archive or a registry's REF",
         )
@@ -111,7 +110,7 @@ def check_given(run: Run, env: Sequence[tuple[str, str | None]], env_file: Path 
 
 
 def restore_source(
-    run: Run, spec: Spec, spec_directory: Path, *, here: Path, runs: Path, store: Store, tell: Tell, given: Path | None = None
+    run: Run, spec: Spec, spec_directory: Path, *, here: Path, runs: Path, store: Store, given: Path | None = None
 ) -> Spec:
     """Copy the run's source into the store, and return the spec with that source as the captured one.
 
@@ -123,19 +122,19 @@ def restore_source(
     if fact.path != source.path:  # captured again elsewhere later: the run saw its code at the earlier path
         source = msgspec.structs.replace(source, path=fact.path)
         spec = msgspec.structs.replace(spec, observed=msgspec.structs.replace(spec.observed, source=source))
-    if given is not None and not _bring_source(run, spec, spec_directory, [given], runs, store, tell):
+    if given is not None and not _bring_source(run, spec, spec_directory, [given], runs, store):
         raise SourceError(
-            f"the code of the run ({fact.digest[:19]}…) is neither in this directory nor in the commits that were searched",
+            f"the code of the run ({fact.digest[:19]}…) is not in this directory",
             where=f"--source {given}",
-            hint="verify runs only the recorded code: name a directory or a clone that has it, or omit --source",
+            hint="verify runs only the recorded code: name a directory that has it, for example a Git worktree of its commit, or omit --source",
         )
     if store.layers.path(fact.digest) is None and not _bring_source(
-        run, spec, spec_directory, _candidates(run, spec, spec_directory, here, runs, store), runs, store, tell
+        run, spec, spec_directory, _candidates(run, spec, spec_directory, here, runs, store), runs, store
     ):
         raise SourceError(
-            f"the code of this run ({fact.digest[:19]}…) was not found in the store, next to the spec, in its directory or in git's history",
+            f"the code of this run ({fact.digest[:19]}…) was not found in the store, next to the spec or in its directory",
             where=run.directory.name,
-            hint=f"restore the code in {commits.source_directory(fact)}, or name a directory or a clone that has it: --source DIR",
+            hint=f"restore the code in {sourcedirectory.source_directory(fact)}, or name a directory that has it, for example a Git worktree of its commit: --source DIR",
         )
     tree = msgspec.structs.replace(source.tree, sha256=fact.digest)
     observed = msgspec.structs.replace(spec.observed, source=msgspec.structs.replace(source, tree=tree))
@@ -148,13 +147,11 @@ def _candidates(run: Run, spec: Spec, spec_directory: Path, here: Path, runs: Pa
     with contextlib.suppress(ReproEnvError):  # the run's code may be found without the source directory
         places.insert(0, sourcedirectory.choose(spec, spec_directory, store=store).path)
     if sourcedirectory.is_trusted(spec, spec_directory, store):
-        places.insert(0, commits.source_directory(run.start.source))
+        places.insert(0, sourcedirectory.source_directory(run.start.source))
     return [None, *places]
 
 
-def _bring_source(
-    run: Run, spec: Spec, spec_directory: Path, places: Sequence[Path | None], runs: Path, store: Store, tell: Tell
-) -> bool:
+def _bring_source(run: Run, spec: Spec, spec_directory: Path, places: Sequence[Path | None], runs: Path, store: Store) -> bool:
     """Copy the run's code into the store from the first place that has it; return whether a place has it."""
     fact, source = run.start.source, spec.observed.source
     if source is None:
@@ -163,21 +160,13 @@ def _bring_source(
     captured = [None] if None in places and source.tree.sha256 == fact.digest else []
     for directory in (*captured, *directories):
         with contextlib.suppress(ReproEnvError, OSError):
-            without = () if directory is None else commits.checkpoint_directories(run.start, directory)
+            without = () if directory is None else sourcedirectory.checkpoint_directories(run.start, directory)
             restore = bool(fact.restored)
             code = snapshot.take(
                 spec, spec_directory, directory=directory, runs=runs, store=store, without=without, restore=restore
             )
             if code.fact.digest == fact.digest:
                 return True
-    for directory in directories:
-        commit = commits.find_run_commit(run, source, spec_directory, root=directory)
-        if commit is not None:
-            store.layers.unpack(fact.digest, commit.members())
-            tell.detail(
-                f"its code is from commit {commit.name[:12]}" + ("" if str(directory) == fact.path else f" of {directory}")
-            )
-            return True
     return False
 
 

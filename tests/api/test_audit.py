@@ -167,17 +167,6 @@ def test_an_overwritten_spec_is_gone_and_its_image_if_it_is_not_in_the_store(pla
     assert findings(run_audit(place)) == [("spec", "gone", place.spec.digest), ("image", "gone", place.spec.expected.image_id)]
 
 
-def test_a_spec_in_the_git_history_is_not_gone(place: Place, git: Git) -> None:  # noqa: F811
-    run(place)
-    lose_spec_copies(place)
-    git(place.project, "init")
-    git(place.project, "add", "-f", "repro/spec.json")
-    git(place.project, "commit", "-m", "1")
-    other = specs.make(place.project.parent / "other", {}, prefix="/elsewhere/.venv")
-    (place.directory / "spec.json").write_bytes(codec.pretty(other))
-    assert run_audit(place).findings == ()
-
-
 def unchanged_code(place: Place) -> None:
     """Leave the code in the source directory."""
 
@@ -233,21 +222,6 @@ def test_directories_that_runs_write_to_are_not_part_of_the_current_code(place: 
     assert [finding.part for finding in run_audit(place, runs=done.directory.parent).findings if finding.part == "code"] == [
         "code"
     ]
-
-
-def test_code_in_a_commit_before_the_run_is_not_gone(place: Place, git: Git, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    monkeypatch.setenv("GIT_COMMITTER_DATE", "2098-01-01T00:00:00Z")
-    git(place.project, "init")
-    (place.project / "train.py").write_text("print('second')")
-    done = run(place)
-    place.store.layers.discard(done.start.source.digest)
-    assert run_audit(place).findings == ()  # the source directory has the code
-    git(place.project, "add", "train.py")
-    git(place.project, "commit", "-m", "1")
-    (place.project / "train.py").write_text("print('third')")
-    assert findings(run_audit(place))[0][:2] == ("code", "gone")  # the commit is later than the run
-    rewrite(done.directory / "start.json", codec.pretty(msgspec.structs.replace(done.start, started="2099-01-01T00:00:00.000Z")))
-    assert [finding.part for finding in run_audit(place).findings] == ["record"]
 
 
 def test_recipes_are_unchanged_or_in_the_source_of_the_run(place: Place, tmp_path: Path) -> None:

@@ -86,9 +86,7 @@ def _run(answer: Answer, page: Page) -> None:
 
 
 def _spec_location(answer: Answer) -> str:
-    if answer.spec is None:
-        return "not found next to the runs, in the store or in Git's history"
-    return f"{answer.spec.directory}" + (f", in commit {answer.spec.commit}" if answer.spec.commit else "")
+    return "not found next to the runs or in the store" if answer.spec is None else str(answer.spec.directory)
 
 
 def _relatives(page: Page, heading: str, relatives: tuple[Relative, ...], none: str) -> None:

@@ -11,18 +11,16 @@ import msgspec
 
 from repro_env.compare.audit.findings import Answer, Shared, State
 from repro_env.oci.config import ImageConfig
-from repro_env.runs.history.commits import History, captured_commits, checkpoint_directories, source_directory
-from repro_env.runs.history.specs import Found, Specs
 from repro_env.runs.records.records import Run
-from repro_env.runs.retention import start_time
+from repro_env.runs.specsearch import Found, Specs
 from repro_env.runs.start import sourcedirectory
+from repro_env.runs.start.sourcedirectory import checkpoint_directories, source_directory
 from repro_env.sandbox import outputs
 from repro_env.schema.errors import DataError, NetworkError, PlatformError, ReproEnvError
 from repro_env.schema.progress import Tell
 from repro_env.schema.run import DataFact, SourceFact
 from repro_env.store.specs import files
 from repro_env.store.specs.blobs import SpecBlobs
-from repro_env.store.specs.lookup import own_directories
 from repro_env.store.store import Store
 
 _SpecKey = tuple[str, str | None]
@@ -38,7 +36,6 @@ class SharedParts:
         self._ask = ask
         self._tell = tell
         self._specs = Specs(runs, here, store)
-        self._histories: dict[tuple[Path, tuple[Path, ...]], History] = {}
         self._data_digests: dict[str, str | DataError] = {}
 
     def check(self, chosen: Sequence[Run]) -> tuple[Shared[Any], ...]:
@@ -69,10 +66,9 @@ class SharedParts:
             return None
         unreadable = f"; these specs cannot be read: {'; '.join(self._specs.problems)}" if self._specs.problems else ""
         if found is None:
-            why = "no spec with this digest exists next to the runs, in the store or in the git history"
+            why = "no spec with this digest exists next to the runs or in the store"
             return "gone", f"{why}{unreadable}"
-        where = f"commit {found.commit[:12]}" if found.commit else str(found.directory)
-        why = f"the spec file of the run ({key[1]}) was not found, but the spec in {where} has the same identity"
+        why = f"the spec file of the run ({key[1]}) was not found, but the spec in {found.directory} has the same identity"
         return "gone", f"{why}{unreadable}"
 
     def _check_image(self, key: tuple[str, _SpecKey], run: Run) -> Answer:
@@ -122,9 +118,9 @@ class SharedParts:
         is_own = self._runs.is_relative_to(root) or (
             found is not None and sourcedirectory.is_trusted(found.spec, found.directory, self._store)
         )
-        if is_own and root.is_dir() and (self._is_live(fact, found, run) or self._is_committed(fact, found, run)):
+        if is_own and root.is_dir() and self._is_live(fact, found, run):
             return None
-        where = "the store, the spec's blobs, its directory or the latest git commits before the run"
+        where = "the store, the spec's blobs or its directory"
         if found is not None and (found.directory / files.REMOTE).is_file():
             return self._check_pushed(fact, found, where)
         return "gone", f"it is not in {where}"
@@ -145,19 +141,6 @@ class SharedParts:
             return layers.tree_blob(entries, FileContents(source_directory(fact)), facts=self._store.facts).sha256 == fact.digest
         except ReproEnvError:
             return False
-
-    def _is_committed(self, fact: SourceFact, found: Found | None, run: Run) -> bool:
-        source = found.spec.observed.source if found is not None else None
-        root = source_directory(fact)
-        never = (
-            *own_directories(root, found.directory if found is not None else root / "repro"),
-            self._runs,
-            *checkpoint_directories(run.start),
-        )
-        if (root, never) not in self._histories:
-            self._histories[root, never] = History(root, never=never, exclude=source.exclude if source is not None else ())
-        likely = captured_commits(source) if source is not None else ()
-        return self._histories[root, never].find(fact.digest, likely=likely, before=start_time(run)) is not None
 
     def _check_pushed(self, fact: SourceFact, found: Found, where: str) -> Answer:
         from repro_env.delivery.builder.sources import Sources

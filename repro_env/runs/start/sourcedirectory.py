@@ -9,6 +9,7 @@ import msgspec
 
 from repro_env.oci.entry import entries_from_notes
 from repro_env.schema.errors import SourceError, UsageError
+from repro_env.schema.run import SourceFact, Start
 from repro_env.schema.spec import Source, Spec
 from repro_env.store.specs import archive
 from repro_env.store.specs.lookup import DIRECTORY, runs_directory
@@ -114,3 +115,15 @@ def remember(spec: Spec, store: Store) -> None:
 
 def _key(spec: Spec, source: Source) -> str:
     return f"{spec.digest} {source.path} {source.relative}"
+
+
+def source_directory(source: SourceFact) -> Path:
+    """Return where the code of a run was on its machine; for the captured files, where they were captured."""
+    return Path(source.directory or source.path)
+
+
+def checkpoint_directories(start: Start, at: Path | None = None) -> tuple[Path, ...]:
+    """Return the checkpoint directories of a run inside its source: they are not code. `at`: where the source is now."""
+    root = source_directory(start.source)
+    paths = (Path(mount.source) for mount in start.data if mount.kind == "checkpoints")
+    return tuple((at or root) / path.relative_to(root) for path in paths if root in path.parents)

@@ -14,8 +14,8 @@ import pytest
 from repro_env.api import runsgc
 from repro_env.api.execute import FinishedRun
 from repro_env.api.rebuild import rebuild
-from repro_env.runs.history.specs import Specs
 from repro_env.runs.records import records
+from repro_env.runs.specsearch import Specs
 from repro_env.runs.start import sourcedirectory, speccopy
 from repro_env.schema import codec
 from repro_env.schema.errors import SpecError

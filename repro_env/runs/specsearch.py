@@ -1,9 +1,8 @@
-"""Find the spec of a run: next to the runs, in a directory above the caller, in the store, or in git's history."""
+"""Find the spec of a run: next to the runs, in a directory above the caller, or in the store."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -17,20 +16,15 @@ from repro_env.schema.spec import Spec
 from repro_env.store.specs import archive as kept
 from repro_env.store.specs.blobs import SpecBlobs
 from repro_env.store.specs.files import BLOBS
-from repro_env.store.specs.lookup import DIRECTORY, FILE, MAX_SIZE, locate
+from repro_env.store.specs.lookup import DIRECTORY, FILE, locate
 from repro_env.store.store import Store
-
-_VERSIONS = 200
-"""Most commits of a spec that are read from git's history."""
 
 
 class Found(msgspec.Struct, frozen=True):
     spec: Spec
     directory: Path
     """The directory with the spec's `blobs/`."""
-    commit: str = ""
-    """The commit that has the spec; empty if the spec is in the directory."""
-    file: str = ""
+    file: str
     """`sha256:<hex>` of the spec's file."""
 
     @property
@@ -51,7 +45,6 @@ class Specs:
         self._by_digest: dict[str, Found] = {}
         self._by_file: dict[str, Found] = {}
         self._directories = self._in_directories()
-        self._commits = self._in_commits(runs.parent)
         self.problems: list[str] = []
         """Specs that could not be read."""
 
@@ -72,21 +65,20 @@ class Specs:
         """Return every spec in a directory, each file once."""
         for found in self._directories:
             self._add(found)
-        return [found for found in self._by_file.values() if not found.commit]
+        return list(self._by_file.values())
 
     def _search(self, specs: dict[str, Found], digest: str) -> Found | None:
         """Return the first spec whose directory has every blob, or else the spec with the fewest missing blobs."""
-        for source in (self._directories, self._commits):
-            while (best := specs.get(digest)) is None or (source is self._directories and best.missing):
-                found = next(source, None)
-                if found is None:
-                    break
-                self._add(found)
+        while (best := specs.get(digest)) is None or best.missing:
+            found = next(self._directories, None)
+            if found is None:
+                break
+            self._add(found)
         return specs.get(digest)
 
     def _add(self, found: Found) -> None:
         for specs, key in ((self._by_digest, found.spec.digest), (self._by_file, found.file)):
-            if key not in specs or (not found.commit and found.missing < specs[key].missing):
+            if key not in specs or found.missing < specs[key].missing:
                 specs[key] = found
 
     def _in_directories(self) -> Iterator[Found]:
@@ -127,28 +119,3 @@ class Specs:
             with self._collect_problems():
                 data = kept.read(self._runs, spec.digest)
                 yield Found(model.read(data, where=str(spec.directory / FILE)), spec.directory.resolve(), file=spec.digest)
-
-    def _in_commits(self, root: Path) -> Iterator[Found]:
-        from repro_env.environment.git import history
-        from repro_env.environment.git.command import GitError, open_repository
-
-        path = f"{DIRECTORY}/{FILE}"
-        read = set()
-        try:
-            with open_repository(root) as repo:
-                commits = history.commits(repo, most=_VERSIONS, path=path)
-            for commit in commits:
-                with open_repository(root) as repo:  # closed before each yield, because the caller may stop iterating
-                    blobs = [
-                        blob for blob in history.files(repo, commit, path) if blob.name not in read and blob.size <= MAX_SIZE
-                    ]
-                    contents = history.contents(repo, [blob.name for blob in blobs])
-                for name, data in contents.items():
-                    read.add(name)
-                    try:
-                        spec = model.read(data, where=f"{path} in commit {commit[:12]}")
-                        yield Found(spec, root / DIRECTORY, commit, f"sha256:{hashlib.sha256(data).hexdigest()}")
-                    except ReproEnvError as error:
-                        self.problems.append(str(error))
-        except GitError:
-            return  # the repository is missing, or git cannot read it
