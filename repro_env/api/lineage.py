@@ -21,7 +21,7 @@ from repro_env.runs.lineage import families, producers
 from repro_env.runs.lineage.families import Family, Use
 from repro_env.runs.lineage.knownruns import AllRuns, read_all_runs
 from repro_env.runs.lineage.parents import run_containing
-from repro_env.runs.lineage.producers import Origin, Producers, missing_runs
+from repro_env.runs.lineage.producers import Origin, Producers
 from repro_env.runs.records import checkpointmanifest as manifest
 from repro_env.runs.records import records
 from repro_env.runs.records.index import Summary
@@ -187,8 +187,6 @@ class _Search:
             found = self._producers.manifests()
             origins = producers.from_manifests(found, digest, self._runs.runs, ())
             claim = claim or next((manifest for manifest in found if producers.find_digest(manifest, digest)), None)
-        if not origins:
-            self._notes += missing_runs(digest, self._runs, self._store)
         producers.check_unambiguous(self._word, origins, uses)
         origins = producers.sort(origins)
         first = producers.choose(origins, recorded, claim)
@@ -223,8 +221,8 @@ class _Search:
         family = spec = summary = None
         if run is not None:
             summary = self._producers.summary(run)
-            edges = {*families.edges({**runs.runs, summary.id: summary}, runs.outputs), *self._producers.resume_edges()}
-            family = families.family(summary.id, runs.runs, sorted(edges))
+            edges = {*families.edges([*runs.runs.values(), summary]), *self._producers.resume_edges()}
+            family = families.family(summary.id, runs.runs, edges)
             spec = specsearch.Specs(run.directory.parent, self._here, self._store).of(run.start)
         return Answer(
             query=self._word,

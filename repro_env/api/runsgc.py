@@ -13,7 +13,6 @@ import msgspec
 
 from repro_env.io.files import read_regular
 from repro_env.runs import retention
-from repro_env.runs.lineage import families
 from repro_env.runs.lineage.knownruns import read_all_runs
 from repro_env.runs.lineage.producers import Producers
 from repro_env.runs.records import annotation, ids, records
@@ -105,7 +104,7 @@ def _remove(
                     ancestors |= _new_ancestors(runs, names)
                 run = removed.run
                 try:
-                    if ancestors & {run.start.id, run.directory.name}:
+                    if run.start.id in ancestors:
                         failed.append((run, "a run started from it in the meantime"))
                     elif _tags(run):
                         failed.append((run, "it was tagged in the meantime"))
@@ -122,7 +121,7 @@ def _remove(
 
 
 def _new_ancestors(runs: Path, names: set[str]) -> set[str]:
-    """Return the IDs or names of runs that new runs started from. A run is new if its directory is not in `names`; add it there."""
+    """Return the IDs of runs that new runs started from. A run is new if its directory is not in `names`; add it there."""
     found: set[str] = set()
     for directory in records.directories(runs):
         if directory.name not in names:
@@ -133,8 +132,7 @@ def _new_ancestors(runs: Path, names: set[str]) -> set[str]:
                 found |= _ids_in(directory)
                 names.discard(directory.name)  # its record may not be complete yet
             else:
-                parents = (parent.id for parent in retention.parents(run))
-                found |= retention.parent_names(parents, (fact.source for fact in run.start.data))
+                found |= {parent.id for parent in retention.parents(run)}
     return found
 
 
@@ -160,7 +158,7 @@ def _unused_specs(runs: Path, kept: Sequence[Run], broken: Sequence[Unreadable])
 
 
 def _ancestors(runs: Path, store: Store, tell: Tell) -> dict[str, str]:
-    """Return runs that another run of a remembered runs directory started from: ID or name -> why it is kept.
+    """Return runs that another run of a remembered runs directory started from: ID -> why it is kept.
 
     These are the runs for which the records in `runs` do not say so.
     """
@@ -173,8 +171,7 @@ def _ancestors(runs: Path, store: Store, tell: Tell) -> dict[str, str]:
     for run in known.runs.values():
         directory = Path(run.directory).parent
         if directory != here:
-            names = retention.parent_names((parent.id for parent in run.parents), (fact.path for fact in run.data))
-            found |= dict.fromkeys(names, f"{run.short} in {directory} started from it")
+            found |= dict.fromkeys((parent.id for parent in run.parents), f"{run.short} in {directory} started from it")
     for unreadable in known.unreadable:
         if unreadable.directory.parent != here:
             why = f"named in the record of {unreadable.directory}, which cannot be read"
@@ -183,9 +180,6 @@ def _ancestors(runs: Path, store: Store, tell: Tell) -> dict[str, str]:
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         tell.warn(f"note: runs in missing directories may have started from one of these runs: {missing[0]}{more}")
-    for edge in families.edges(known.runs, known.outputs):
-        if edge.how == families.SAME_BYTES:
-            found.setdefault(edge.parent, f"one of its outputs is an input of {known.runs[edge.child].short}")
     notes = known.notes
     for edge in Producers(known, notes).resume_edges():
         found[edge.parent] = f"{known.runs[edge.child].short} resumed from it, according to a checkpoint"

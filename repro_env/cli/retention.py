@@ -81,7 +81,7 @@ def gc(
         list[str] | None,
         value(
             "RULE",
-            "Keep the runs that match this rule: last=N, every=30m|12h|1d|2w, best=METRIC[:min|max][:N], or tagged. "
+            "Keep the runs that match this rule: last=N, every=30m|12h|1d|2w, best=METRIC:min|max[:N], or tagged. "
             "Required; repeatable.",
         ),
     ] = None,

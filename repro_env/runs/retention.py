@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Literal
 
 import msgspec
 
-from repro_env.runs.records.records import NAME, Run
+from repro_env.runs.records.records import Run
 from repro_env.schema.errors import RecordError, UsageError
 from repro_env.schema.run import Parent
 
@@ -25,34 +25,7 @@ _MONDAY = 4 * 86400
 """The first Monday of 1970, in seconds."""
 _DURATION = re.compile(r"([1-9][0-9]{0,5})([mhdw])")
 _COUNT = re.compile(r"[1-9][0-9]{0,8}")
-_LESS = frozenset(
-    ["loss", "nll", "bce", "kl", "err", "error", "errors", "mse", "rmse", "mae", "mape", "perplexity", "ppl", "wer", "cer", "fid"]
-)
-_MORE = frozenset(
-    [
-        "acc",
-        "accuracy",
-        "precision",
-        "recall",
-        "f1",
-        "auc",
-        "auroc",
-        "auprc",
-        "ap",
-        "map",
-        "bleu",
-        "rouge",
-        "iou",
-        "miou",
-        "dice",
-        "psnr",
-        "ssim",
-        "reward",
-        "score",
-        "r2",
-    ]
-)
-_HINT = "use last=N, every=DURATION (30m, 12h, 1d, 2w), best=METRIC[:min|max][:N] or tagged"
+_HINT = "use last=N, every=DURATION (30m, 12h, 1d, 2w), best=METRIC:min|max[:N] or tagged"
 
 
 class Last(msgspec.Struct, frozen=True):
@@ -126,34 +99,17 @@ def _parse_best(text: str, value: str) -> Best:
     name, colon, suffix = value.rpartition(":")
     if colon and _COUNT.fullmatch(suffix):
         value, count = name, int(suffix)
-    name, colon, suffix = value.rpartition(":")
-    side: Side | None = None
-    if colon and suffix in ("min", "max"):
-        value, side = name, "min" if suffix == "min" else "max"
-    if not value:
-        raise UsageError("the metric is missing", where=f"--keep {text}", hint=_HINT)
-    side = side or _side(value)
-    if side is None:
-        raise UsageError(
-            "the name of the metric does not show whether lower or higher values are better",
-            where=f"--keep {text}",
-            hint=f"use best={value}:min or best={value}:max",
-        )
-    return Best(value, side, count)
-
-
-def _side(metric: str) -> Side | None:
-    """Return the better side of a metric if the words of its name agree on one."""
-    words = set(re.split(r"[^a-z0-9]+", metric.lower()))
-    if bool(words & _LESS) == bool(words & _MORE):
-        return None
-    return "min" if words & _LESS else "max"
+    name, _, word = value.rpartition(":")
+    side: Side | None = "min" if word == "min" else "max" if word == "max" else None
+    if not name or side is None:
+        raise UsageError("this rule does not say whether lower or higher values are better", where=f"--keep {text}", hint=_HINT)
+    return Best(name, side, count)
 
 
 def plan(facts: Sequence[Facts], rules: Sequence[Rule], held: Mapping[str, str]) -> Plan:
     """Decide which runs to keep, with all reasons, and which to remove.
 
-    `facts`: all runs, newest first. `held`: id or directory name of a run that other directories need -> the reason.
+    `facts`: all runs, newest first. `held`: id of a run that other directories need -> the reason.
     Raises `UsageError` without rules, and `RecordError` for a metric that no run has, since a mistyped name would
     otherwise remove all runs.
     """
@@ -165,13 +121,13 @@ def plan(facts: Sequence[Facts], rules: Sequence[Rule], held: Mapping[str, str])
             reasons[run.directory.name].append(why)
     children = _children([fact.run for fact in facts])
     for fact in facts:
-        names = (fact.run.start.id, fact.run.directory.name)
+        run_id = fact.run.start.id
         own = reasons[fact.run.directory.name]
         if fact.run.state == "running":
             own.append("running")
         own += [f"tag {tag}" for tag in fact.tags]
-        own += dict.fromkeys(f"{child.short} started from it" for name in names for child in children.get(name, ()))
-        own += [held[name] for name in names if name in held]
+        own += dict.fromkeys(f"{child.short} started from it" for child in children.get(run_id, ()))
+        own += [held[run_id]] if run_id in held else []
         if start_time(fact.run) is None:
             own.append("its start time is unknown")
     keep = tuple(KeptRun(fact.run, tuple(reasons[fact.run.directory.name])) for fact in facts if reasons[fact.run.directory.name])
@@ -234,22 +190,13 @@ def parents(run: Run) -> tuple[Parent, ...]:
     return (*run.start.parents, *(run.end.resumed if run.end is not None else ()))
 
 
-def parent_names(parents: Iterable[str], mounts: Iterable[str]) -> set[str]:
-    """Return the ids of parents and the directory names of runs in mount paths.
-
-    Old records have mounts of a run's files without naming the run as a parent.
-    """
-    return {*parents, *(part for path in mounts for part in path.split("/") if NAME.fullmatch(part))}
-
-
 def _children(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """Map the id or directory name of each parent to its children."""
+    """Map the id of each parent to its children."""
     children: dict[str, list[Run]] = {}
     for run in runs:
-        own = {run.start.id, run.directory.name}
-        names = parent_names((parent.id for parent in parents(run)), (fact.source for fact in run.start.data))
-        for name in names - own:
-            children.setdefault(name, []).append(run)
+        for parent in parents(run):
+            if parent.id != run.start.id:
+                children.setdefault(parent.id, []).append(run)
     return children
 
 

@@ -301,7 +301,7 @@ def test_interrupted_runs_are_ancestors_by_their_checkpoints(tmp_path: Path, sto
 def test_a_family_may_span_several_projects(tmp_path: Path, store: Store) -> None:
     pre = made(tmp_path / "a" / "runs", 1, {"w.pt": "pretrained"})
     given = DataFact(source="/models/w.pt", target="/w.pt", kind="data", digest=f"sha256:{sha256_hex('pretrained')}")
-    tuned = made(tmp_path / "b" / "runs", 2, {"w.pt": "tuned"}, data=[given])
+    tuned = made(tmp_path / "b" / "runs", 2, {"w.pt": "tuned"}, data=[given], parents=[parent(pre, "data")])
     last = made(tmp_path / "b" / "runs", 3, {"w.pt": "last"}, parents=[parent(tuned)])
     for run in (pre, tuned):
         store.run_directories.add(run.directory.parent)
@@ -309,7 +309,7 @@ def test_a_family_may_span_several_projects(tmp_path: Path, store: Store) -> Non
     assert found.family is not None
     assert [(relative.id, relative.how) for relative in found.family.parents] == [
         (tuned.start.id, ("resumed",)),
-        (pre.start.id, ("same bytes",)),
+        (pre.start.id, ("data",)),
     ]
     found = ask(sha256_hex("pretrained"), store)
     assert found.run == pre
@@ -403,16 +403,13 @@ def test_a_directory_that_never_had_runs_is_not_missing(tmp_path: Path, store: S
             ask(sha256_hex("weights"), store, runs=given)
 
 
-def test_a_run_in_a_missing_directory_is_a_note_and_not_an_answer(tmp_path: Path, store: Store) -> None:
+def test_a_run_in_a_missing_directory_is_not_an_answer(tmp_path: Path, store: Store) -> None:
     run = made(tmp_path / "disk" / "runs", 1, {"w": "weights"})
     assert ask(run.files / "w", store).known
     (tmp_path / "disk").rename(tmp_path / "away")
     found = ask(sha256_hex("weights"), store)
     assert not found.known
-    (note,) = found.notes
-    assert "was removed" in note
-    assert f"run {run.short} wrote it" in note
-    assert run.start.image in note
+    assert found.missing == (tmp_path / "disk" / "runs",)
 
 
 def test_a_run_directory_may_have_another_name(tmp_path: Path, store: Store) -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,6 @@ import msgspec
 import pytest
 
 from repro_env.cli import app, runscompare
-from repro_env.io import process
 from repro_env.runs.records import checkpointstate, ids, records
 from repro_env.schema.errors import RecordError
 from repro_env.schema.run import DataFact, Metric, Output
@@ -133,25 +131,6 @@ def test_compare_lists_missing_parts_as_not_compared_and_exits_with_1(
     assert "different: neither run has outputs" in out
     with pytest.raises(RecordError):
         app.run(["runs", "compare", "00000001", "00000009", "--runs", str(runs)])
-
-
-def test_compare_finds_the_code_of_the_runs_in_git(
-    tmp_path: Path, two_specs: tuple[Spec, Spec], capsys: pytest.CaptureFixture[str]
-) -> None:
-    project, elsewhere = tmp_path / "p", Store.open(tmp_path / "elsewhere")
-    git = ("git", "-C", str(project), "-c", "user.name=ann", "-c", "user.email=ann@example.org")
-    digests = []
-    for text in (b"a", b"b"):
-        (project / "train.py").write_bytes(text)
-        for words in (["init", "-q"], ["add", "train.py"], ["commit", "-qm", "x", "--date", "2026-01-01T00:00:00Z"]):
-            assert process.run([*git, *words], env={**os.environ, "GIT_COMMITTER_DATE": "2026-01-01T00:00:00Z"}).code == 0
-        digests.append(elsewhere.layers.add(specs.tree({"train.py": text})))
-    for number, digest in enumerate(digests, 1):
-        recorded(project / "runs", number, two_specs[0], digest, path=str(project))
-    code, out = call(capsys, "00000001", "00000002", "--runs", str(project / "runs"))
-    assert code == 0
-    assert "~ train.py  file, 1 bytes" in out
-    assert "their names are not known" not in out
 
 
 def listing(**files: str) -> checkpointstate.Listing:

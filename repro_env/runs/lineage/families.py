@@ -1,8 +1,4 @@
-"""The parents and children of runs, and the runs that use a digest. Pure functions of summaries.
-
-The record of a run names its parents. A run is also a parent if one of its outputs has the same bytes as an input of a
-later run.
-"""
+"""The parents and children of runs, and the runs that use a digest. Pure functions of summaries."""
 
 from __future__ import annotations
 
@@ -13,7 +9,6 @@ import msgspec
 
 from repro_env.runs.records.index import Summary
 
-SAME_BYTES = "same bytes"
 EMPTY = f"sha256:{hashlib.sha256().hexdigest()}"
 """The digest of an empty file, which says nothing about its origin."""
 _MAX_RELATIVES = 5_000
@@ -27,7 +22,7 @@ class Edge(msgspec.Struct, frozen=True, order=True):
     parent: str
     child: str
     how: str
-    """`Parent.how`, or `SAME_BYTES`."""
+    """`Parent.how`."""
     record: str = ""
     """The digest of the parent's `end.json` when the child started; empty if unknown."""
 
@@ -68,36 +63,14 @@ class Use(msgspec.Struct, frozen=True):
     """Empty for an output, like `path`: only the record has them."""
 
 
-def edges(runs: Mapping[str, Summary], outputs: Mapping[str, bytes]) -> tuple[Edge, ...]:
-    """Return the links between all known runs (by id), sorted. `outputs`: see `Listing.outputs`."""
-    found = {
+def edges(runs: Iterable[Summary]) -> set[Edge]:
+    """Return the links from the recorded parents of the runs to the runs."""
+    return {
         Edge(parent.id, child.id, parent.how, parent.record or "")
-        for child in runs.values()
+        for child in runs
         for parent in child.parents
         if parent.id and parent.id != child.id
     }
-    recorded = {(edge.parent, edge.child) for edge in found}
-    wanted = {
-        bytes.fromhex(datum.digest[7:])
-        for run in runs.values()
-        for datum in run.data
-        if datum.role == "data" and datum.digest not in ("", EMPTY)
-    }
-    run_ids = producers(wanted, runs, outputs)
-    for child in runs.values():
-        for datum in child.data:
-            if datum.role != "data" or not datum.digest:
-                continue
-            # Ids sort by time. Of several runs with identical outputs, the first one counts. A run that had the file as its
-            # own input only copied it.
-            earlier = [
-                run_id
-                for run_id in run_ids.get(bytes.fromhex(datum.digest[7:]), ())
-                if run_id < child.id and all(own.digest != datum.digest for own in runs[run_id].data)
-            ]
-            if earlier and not any((run_id, child.id) in recorded for run_id in earlier):
-                found.add(Edge(min(earlier), child.id, SAME_BYTES))
-    return tuple(sorted(found))
 
 
 def producers(wanted: set[bytes], runs: Mapping[str, Summary], outputs: Mapping[str, bytes]) -> dict[bytes, list[str]]:
@@ -116,7 +89,7 @@ def family(run_id: str, runs: Mapping[str, Summary], links: Iterable[Edge]) -> F
     """Return the ancestors and descendants of a run."""
     to_parents: dict[str, list[Edge]] = {}
     to_children: dict[str, list[Edge]] = {}
-    for edge in links:
+    for edge in sorted(links):
         to_parents.setdefault(edge.child, []).append(edge)
         to_children.setdefault(edge.parent, []).append(edge)
     parents = _walk(run_id, to_parents, lambda edge: edge.parent, runs)

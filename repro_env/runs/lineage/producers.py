@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -19,11 +18,10 @@ from repro_env.runs.lineage.knownruns import AllRuns
 from repro_env.runs.lineage.parents import run_containing
 from repro_env.runs.records import checkpointmanifest, index, records
 from repro_env.runs.records.checkpointstate import written_files
-from repro_env.runs.records.index import Index, Summary
+from repro_env.runs.records.index import Summary
 from repro_env.runs.records.records import Run
 from repro_env.sandbox import outputs
 from repro_env.schema.errors import ReproEnvError, UsageError
-from repro_env.store.store import Store
 
 _EVIDENCE = ("output", "checkpoints", "manifest")
 """The kinds of evidence that a run wrote a file, the strongest first."""
@@ -193,15 +191,3 @@ class Producers:
 
 def _checkpoint_directories(runs: Iterable[Summary]) -> set[Path]:
     return {Path(fact.path) for run in runs for fact in run.data if fact.role == "checkpoints"}
-
-
-def missing_runs(digest: str, runs: AllRuns, store: Store) -> Iterator[str]:
-    """Yield a note for each deleted run that wrote the digest according to the index. Its record is gone, so it is not an answer."""
-    for directory in runs.missing:
-        listing = Index(store.runs).last_listing(directory)
-        writers = [use.run for use in families.uses(digest, listing.runs, listing.outputs) if use.role == "output"]
-        for run in writers[:3]:
-            yield (
-                f"{directory} was removed; according to the index, run {run.short} wrote it there on {run.started}:"
-                f" {shlex.join(run.command)}; image {run.image}, spec {run.spec}, source {run.source}, seed {run.seed}"
-            )

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from repro_env.runs.lineage import families
-from repro_env.runs.lineage.families import EMPTY, SAME_BYTES, Edge
+from repro_env.runs.lineage.families import EMPTY
 from repro_env.runs.records.index import Datum, Summary
 from repro_env.schema.run import Parent
 
@@ -61,7 +61,7 @@ def tree(relatives: tuple[families.Relative, ...]) -> list[str]:
 
 def test_a_family_has_all_ancestors_and_descendants() -> None:
     runs = known(run(1), run(2, 1), run(3, 2), run(4, 2), run(5, 3, 4))
-    found = families.family("2", runs, families.edges(runs, {}))
+    found = families.family("2", runs, families.edges(runs.values()))
     assert tree(found.parents) == [".1"]
     assert tree(found.children) == [".3", "..5", ".4", "..5"]
     assert [child.again for child in found.children] == [False, False, False, True]
@@ -71,65 +71,43 @@ def test_a_family_has_all_ancestors_and_descendants() -> None:
 
 def test_relatives_are_in_depth_first_order() -> None:
     runs = known(run(1), run(2), run(3, 1), run(4, 3, 2))
-    assert tree(families.family("4", runs, families.edges(runs, {})).parents) == [".2", ".3", "..1"]
+    assert tree(families.family("4", runs, families.edges(runs.values())).parents) == [".2", ".3", "..1"]
 
 
 def test_a_parent_without_a_known_record_is_listed() -> None:
     runs = known(run(2, 1))
-    (parent,) = families.family("2", runs, families.edges(runs, {})).parents
+    (parent,) = families.family("2", runs, families.edges(runs.values())).parents
     assert (parent.id, parent.run, parent.changed) == ("1", None, False)
 
 
 def test_a_parent_without_an_id_is_not_a_relative() -> None:
     child = msgspec.structs.replace(run(2), parents=(Parent(id="", record=None, how="resumed", step=3),))
-    assert families.edges(known(child), {}) == ()
+    assert families.edges([child]) == set()
 
 
 @pytest.mark.parametrize(("record", "changed"), [(digest(("end", 1)), False), (digest("other"), True), (None, False)])
 def test_a_changed_parent_record_is_detected(record: str | None, changed: bool) -> None:
     runs = known(run(1), run(2, 1, record=record))
-    edges = families.edges(runs, {})
+    edges = families.edges(runs.values())
     assert [parent.changed for parent in families.family("2", runs, edges).parents] == [changed]
     assert [child.changed for child in families.family("1", runs, edges).children] == [changed]
 
 
 def test_a_cycle_of_parents_is_cut() -> None:
     runs = known(run(1, 3), run(2, 1), run(3, 2), run(4, 4))
-    found = families.family("1", runs, families.edges(runs, {}))
+    found = families.family("1", runs, families.edges(runs.values()))
     assert tree(found.parents) == [".3", "..2", "...1"]
     assert [parent.again for parent in found.parents] == [False, False, True]
-    assert families.edges(known(run(4, 4)), {}) == ()
-
-
-def test_the_first_run_that_wrote_the_same_bytes_is_a_parent() -> None:
-    """Repeated runs write the same bytes. A run that started later cannot be a parent."""
-    runs = known(run(2), run(3), run(5, data=(digest("w"),)), run(7))
-    outputs = {f"/runs/{number}": raw("log", "w") for number in (2, 3, 7)}
-    assert families.edges(runs, outputs) == (Edge("2", "5", SAME_BYTES),)
-    runs["2"] = run(2, data=(digest("w"),))  # this run only copied its data
-    assert families.edges(runs, outputs) == (Edge("3", "5", SAME_BYTES),)
-
-
-def test_the_same_bytes_add_no_edge_if_the_record_names_a_parent() -> None:
-    runs = known(run(2), run(3), run(5, 3, data=(digest("w"),)))
-    outputs = {f"/runs/{number}": raw("w") for number in (2, 3)}
-    assert families.edges(runs, outputs) == (Edge("3", "5", "resumed"),)
-
-
-def test_empty_files_and_unaligned_digests_make_no_parents() -> None:
-    empty = bytes.fromhex(EMPTY[7:])
-    runs = known(run(1), run(2, data=(EMPTY, digest("w"))), run(3, data=(digest("w"),), of="recipe"))
-    shifted = b"\0" + raw("w") + b"\0" * 31
-    assert families.edges(runs, {"/runs/1": empty + shifted}) == ()
+    assert families.edges([run(4, 4)]) == set()
 
 
 def test_a_large_family_is_truncated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(families, "_MAX_RELATIVES", 10)
     runs = known(run(100), *(run(number, 100) for number in range(101, 150)))
-    found = families.family("100", runs, families.edges(runs, {}))
+    found = families.family("100", runs, families.edges(runs.values()))
     assert (len(found.children), found.truncated) == (10, True)
     chain = known(run(100), *(run(number, number - 1) for number in range(101, 110)))
-    assert not families.family("100", chain, families.edges(chain, {})).truncated
+    assert not families.family("100", chain, families.edges(chain.values())).truncated
 
 
 def test_a_digest_is_found_in_every_role() -> None:
