@@ -44,7 +44,7 @@ class Store:
         self.facts = FactCache(root / "facts")
         self.hashes = FileHashes(root / "hashes.db")
         self.run_directories = RunDirectories(root / "runs")
-        self.runs = root / "runs.db"
+        self.runs = root / "runs-index"
         """An index of run records (`runs.records.index`)."""
 
     @staticmethod

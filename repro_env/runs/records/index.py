@@ -1,24 +1,23 @@
-"""An SQLite index of run records, so that ten thousand runs can be listed without opening their records.
+"""An index of run records, so that ten thousand runs can be listed without opening their records: a file for each directory of runs.
 
 A row is valid while the key of its record (inode, size, mtime and ctime of its files and of its annotations directory) is
 the same. The key is read every time. A record that changed within the last two seconds is always read again, because file
-system clocks are coarse. A row or database that is damaged or from another version is replaced. A listing does not depend
-on whether the index can be written.
+system clocks are coarse. A file that is damaged or from another version is replaced. A listing does not depend on whether the
+index can be written.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import time
-import zlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
-from repro_env.io import database
+from repro_env.io.files import atomic_write, read_regular
 from repro_env.runs.records import annotation, ids, records
 from repro_env.runs.records.checkpointstate import written_files
 from repro_env.runs.records.records import Run, State, Unreadable
@@ -26,24 +25,14 @@ from repro_env.schema.errors import ReproEnvError
 from repro_env.schema.run import Parent
 from repro_env.version import __version__
 
-if TYPE_CHECKING:
-    import sqlite3
-
-_VERSION = zlib.crc32(f"7 {__version__}".encode()) & 0x7FFFFFFF
-"""The version of the tables and rows: a number to increase with every change of `Summary`, and the version of this program."""
+_VERSION = f"8 {__version__}"
+"""The version of a file of the index: a number to increase with every change of `Summary`, and the version of this program."""
 _SETTLED = 2_000_000_000
 """Nanoseconds, the coarsest file system clock in use (FAT). A younger file may change without a change of its key."""
 _LARGEST = 2**63 - 1
 """The largest integer in a row. A record may claim any size."""
-_TIMEOUT = 3.0
-"""Seconds to wait for a process that locks the index. Reading ten thousand records takes less; the process may hang."""
-_DIRECTORIES = "create table directory (id integer primary key, path blob unique not null)"
-_RUNS = (
-    "create table run (directory integer not null, name text not null, key blob not null, summary blob not null,"
-    " outputs blob not null, primary key (directory, name))"
-)
-_SELECT = "select name, key, summary, x'' from run join directory on directory.id = directory where path = ?"
-_SELECT_OUTPUTS = "select name, key, summary, outputs from run join directory on directory.id = directory where path = ?"
+_MAX_SIZE = 1 << 30
+"""Bytes of a file of the index that is read."""
 
 
 class Datum(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -128,19 +117,27 @@ class Listing(msgspec.Struct, frozen=True):
     Empty unless requested."""
 
 
-class _Row(msgspec.Struct, frozen=True):
+class _Row(msgspec.Struct, frozen=True, gc=False, array_like=True):
     key: bytes
     """Empty if the record was so young that it may change without a change of its key."""
-    summary: bytes
+    summary: Summary
     outputs: bytes
 
 
-class Index:
-    """Several processes may use the index at once. A lost index only costs time."""
+class _File(msgspec.Struct, frozen=True):
+    version: str
+    path: bytes
+    """The directory of runs."""
+    rows: dict[str, _Row]
+    """By the name of the run's directory."""
 
-    def __init__(self, path: Path | None) -> None:
-        """`path`: of the database. Without one, every record is read each time."""
-        self._database = path
+
+class Index:
+    """Several processes may use the index at once: the last one that writes a file replaces it. A lost index only costs time."""
+
+    def __init__(self, root: Path | None) -> None:
+        """`root`: directory of the index. Without one, every record is read each time."""
+        self._root = root
 
     def listing(self, runs: Path, *, outputs: bool = False, refresh: bool = False) -> Listing:
         """List the runs in a directory. `outputs`: list their digests too. `refresh`: read every record again.
@@ -149,7 +146,7 @@ class Index:
         """
         directories = records.directories(runs)
         path = os.fsencode(os.path.realpath(runs))
-        rows = {} if refresh else self._load(path, outputs=outputs)
+        rows = {} if refresh else self._load(path)
         young = time.time_ns() - _SETTLED
         summaries: list[Summary] = []
         unreadable = records.non_directories(runs)
@@ -166,82 +163,43 @@ class Index:
                 except ReproEnvError as error:
                     unreadable.append(Unreadable(directory, error))
                     continue
-                new_rows[directory.name] = row
+            new_rows[directory.name] = row
             summaries.append(summary)
             if outputs and row.outputs:
                 digests[summary.directory] = row.outputs
-        # If the directory of runs is missing, its disk may not be mounted: the rows of its runs are kept.
-        removed = rows.keys() - {directory.name for directory in directories} if runs.is_dir() else set()
-        if new_rows or removed:
-            self._save(path, new_rows, removed)
+        if new_rows != rows and runs.is_dir():  # if it is missing, its disk may not be mounted: the rows of its runs are kept
+            self._save(path, new_rows)
         # Ids sort by the millisecond, names only by the second.
         summaries.sort(key=lambda summary: summary.id, reverse=True)
         return Listing(tuple(summaries), tuple(unreadable), digests)
 
     def last_listing(self, runs: Path) -> Listing:
         """Return what was last listed for a directory of runs that is missing now."""
-        rows = self._load(os.fsencode(runs), outputs=True)
-        summaries = {name: summary for name in rows if (summary := _summary(rows[name], runs / name)) is not None}
+        rows = self._load(os.fsencode(runs))
+        summaries = {name: _summary(row, runs / name) for name, row in rows.items()}
         outputs = {summary.directory: rows[name].outputs for name, summary in summaries.items() if rows[name].outputs}
         return Listing(tuple(sorted(summaries.values(), key=lambda summary: summary.id, reverse=True)), (), outputs)
 
-    def _load(self, path: bytes, *, outputs: bool) -> dict[str, _Row]:
-        rows: dict[str, _Row] = {}
+    def _load(self, path: bytes) -> dict[str, _Row]:
+        if self._root is None:
+            return {}
+        try:
+            file = _decoder.decode(read_regular(self._file(self._root, path), _MAX_SIZE))
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+            return {}
+        is_valid = (file.version, file.path) == (_VERSION, path) and all(len(row.outputs) % 32 == 0 for row in file.rows.values())
+        return file.rows if is_valid else {}
 
-        def load(db: sqlite3.Connection) -> None:
-            for row in db.execute(_SELECT_OUTPUTS if outputs else _SELECT, (path,)):
-                if tuple(map(type, row)) == (str, bytes, bytes, bytes):
-                    rows[row[0]] = _Row(*row[1:])
+    def _save(self, path: bytes, rows: dict[str, _Row]) -> None:
+        if self._root is not None:
+            with contextlib.suppress(OSError, ReproEnvError):
+                self._root.mkdir(mode=0o700, exist_ok=True)
+                data = msgspec.msgpack.encode(_File(_VERSION, path, rows))
+                atomic_write(self._file(self._root, path), data, flush=False)
 
-        self._with_database(load)
-        return rows
-
-    def _save(self, path: bytes, rows: Mapping[str, _Row], removed: Collection[str]) -> None:
-        def save(db: sqlite3.Connection) -> None:
-            with db:
-                db.execute("insert or ignore into directory (path) values (?)", (path,))
-                ((number,),) = db.execute("select id from directory where path = ?", (path,))
-                db.executemany("delete from run where directory = ? and name = ?", ((number, name) for name in removed))
-                db.executemany(
-                    "insert or replace into run values (?, ?, ?, ?, ?)",
-                    ((number, name, row.key, row.summary, row.outputs) for name, row in rows.items()),
-                )
-
-        self._with_database(save)
-
-    def _with_database(self, do: Callable[[sqlite3.Connection], None]) -> None:
-        """Call `do` with the open database. If SQLite fails, nothing is loaded or saved."""
-
-        def act(db: sqlite3.Connection) -> None:
-            _prepare(db)
-            do(db)
-
-        if self._database is not None and not database.use(self._database, act, timeout=_TIMEOUT):
-            self._database = None  # do not wait for it again
-
-
-def _prepare(db: sqlite3.Connection) -> None:
-    """Create the tables, or replace them if another version made them."""
-    ((version,),) = db.execute("pragma user_version")
-    if version == _VERSION:
-        _check(db)
-        return
-    with db:
-        db.execute("begin immediate")
-        ((version,),) = db.execute("pragma user_version")
-        if version != _VERSION:  # otherwise another process has just created them
-            for text in ("drop table if exists run", "drop table if exists directory", _RUNS, _DIRECTORIES):
-                db.execute(text)
-            db.execute(f"pragma user_version = {_VERSION}")
-
-
-def _check(db: sqlite3.Connection) -> None:
-    """Raise `sqlite3.DatabaseError` if the database has a foreign table: a view or trigger could run SQL without end."""
-    import sqlite3
-
-    found = db.execute("select type, substr(sql, length('create table') + 1) from sqlite_master where sql is not null")
-    if set(found) != {("table", text.removeprefix("create table")) for text in (_DIRECTORIES, _RUNS)}:
-        raise sqlite3.DatabaseError("foreign tables")
+    @staticmethod
+    def _file(root: Path, path: bytes) -> Path:
+        return root / hashlib.sha256(path).hexdigest()
 
 
 def _key(directory: Path) -> tuple[bytes, int]:
@@ -256,17 +214,11 @@ def _key(directory: Path) -> tuple[bytes, int]:
     return msgspec.msgpack.encode(key), newest
 
 
-_decoder = msgspec.msgpack.Decoder(Summary)
+_decoder = msgspec.msgpack.Decoder(_File)
 
 
-def _summary(row: _Row, directory: Path) -> Summary | None:
-    """Decode the summary of a row; None if it cannot be decoded."""
-    try:
-        summary = _decoder.decode(row.summary)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return None
-    if len(row.outputs) % 32:
-        return None
+def _summary(row: _Row, directory: Path) -> Summary:
+    summary = row.summary
     state = summary.state if summary.end else _state(directory)
     return msgspec.structs.replace(summary, directory=str(directory), state=state)
 
@@ -282,7 +234,7 @@ def _read(directory: Path, key: bytes) -> tuple[Summary, _Row]:
     digests = [output.sha256 for output in (run.end.outputs if run.end is not None else ())]
     digests += [file.sha256 for file in written_files(run)]
     outputs = b"".join(bytes.fromhex(digest[7:]) for digest in digests)
-    return summary, _Row(key, msgspec.msgpack.encode(msgspec.structs.replace(summary, directory="")), outputs)
+    return summary, _Row(key, msgspec.structs.replace(summary, directory=""), outputs)
 
 
 def summarize(run: Run) -> Summary:
