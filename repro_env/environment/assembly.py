@@ -144,7 +144,7 @@ def _observed(locked: LockedEnvironment, code: CapturedCode, captured: Variables
             for site, dist in locked.installed
         ),
         bundled=tuple(_bundled(locked)),
-        edited=(*edited, *(line for tree in live.trees for line in tree.edited)),
+        edited=tuple(edited),
         notes=tuple(dict.fromkeys([*notes, *_notes(locked), *code.notes])),
         excluded=code.excluded,
         unknown=tuple(dict.fromkeys([*locked.unknown, *code.unknown])),

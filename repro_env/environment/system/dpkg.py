@@ -1,6 +1,6 @@
 """The package database of Debian and Ubuntu, read from its files (dpkg(1), deb-control(5), dpkg-divert(1)).
 
-dpkg is not started: `info/*.list` has the files of each package, `info/*.md5sums` and `Conffiles` have their checksums.
+dpkg is not started: `info/*.list` has the files of each package.
 """
 
 from __future__ import annotations
@@ -30,16 +30,12 @@ UNDECLARED = (("libapt-pkg", "dpkg"),)
 _NAME = re.compile(r"\s*([a-z0-9][a-z0-9+.-]*)")
 _FIELD = re.compile(r"^([\w-]+):(.*(?:\n[ \t].*)*)", re.MULTILINE)
 """A line that begins with white space continues the line before."""
-_CONFFILE = re.compile(r"^\s*(/.*) ([0-9a-f]{32})$", re.MULTILINE)
-"""Files marked `obsolete` or `remove-on-upgrade` no longer belong to the package; `newconffile` has no md5."""
 _INSTALLED = frozenset({"installed", "triggers-awaited", "triggers-pending"})
 
 
 class Paragraph(Relations, frozen=True, kw_only=True):
     """What the status file contains about an installed package."""
 
-    conffiles: tuple[tuple[str, str], ...]
-    """(absolute path, md5 hex) as the package installed them."""
     text: str
 
 
@@ -87,19 +83,6 @@ class Database(packages.Database):
         lines = self._list(package).decode(errors="surrogateescape").split("\n")
         return [self._apply_diversion(package, line) for line in lines if line.startswith("/") and line != "/."]
 
-    def checksums(self, package: Package) -> dict[str, str]:
-        sums: dict[str, str] = {}
-        try:
-            text = Path(self._info(package, "md5sums")).read_text(errors="surrogateescape")
-        except FileNotFoundError:
-            text = ""  # a package need not have checksums
-        for line in text.splitlines():
-            digest, _, path = line.partition("  ")
-            sums[self._apply_diversion(package, "/" + path.removeprefix("./"))] = digest
-        for path, digest in self._paragraphs[package].conffiles:
-            sums[self._apply_diversion(package, path)] = digest
-        return sums
-
     def database_files(self, packages: Iterable[Package]) -> dict[str, bytes]:
         """A status file with the unchanged paragraphs of these packages, sorted."""
         text = "".join(self._paragraphs[package].text + "\n\n" for package in sorted(packages))
@@ -120,7 +103,9 @@ class Database(packages.Database):
         return path
 
     def _list(self, package: Package) -> bytes:
-        path = self._info(package, "list")
+        # `name:arch.list` for packages that can be installed for several architectures, else `name.list`.
+        exact = f"{self._directory}/info/{package.name}:{package.architecture}.list"
+        path = exact if Path(exact).exists() else f"{self._directory}/info/{package.name}.list"
         try:
             with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - a thousand small files
                 return file.read()
@@ -130,11 +115,6 @@ class Database(packages.Database):
                 where=str(self._directory / "info"),
                 hint="reinstall that package",
             ) from None
-
-    def _info(self, package: Package, kind: str) -> str:
-        """The path of `name:arch.kind` for packages that can be installed for several architectures, else of `name.kind`."""
-        exact = f"{self._directory}/info/{package.name}:{package.architecture}.{kind}"
-        return exact if Path(exact).exists() else f"{self._directory}/info/{package.name}.{kind}"
 
 
 def _paragraphs(path: Path) -> Iterator[tuple[Package, Paragraph]]:
@@ -153,7 +133,6 @@ def _paragraphs(path: Path) -> Iterator[tuple[Package, Paragraph]]:
             requires=_groups(fields.get("Pre-Depends", "")) + _groups(fields.get("Depends", "")),
             recommends=_groups(fields.get("Recommends", "")),
             provides=tuple(name for group in _groups(fields.get("Provides", "")) for name in group),
-            conffiles=tuple(_CONFFILE.findall(fields.get("Conffiles", ""))),
             text=text.strip("\n"),
         )
         yield Package(fields["Package"], fields["Architecture"], fields["Version"]), paragraph

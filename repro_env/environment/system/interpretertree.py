@@ -9,12 +9,11 @@ and Tcl/Tk scripts. A symlink to a file includes that file.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from repro_env.environment.python.selection import settings
 from repro_env.environment.system import loader
-from repro_env.environment.system.packages import Database, PackagedFile, find_edited
 from repro_env.environment.system.tree import LiveTree, Tree, list_names, real, within
 from repro_env.io.files import walk
 from repro_env.io.hashes import FileHashes
@@ -24,18 +23,15 @@ from repro_env.schema.errors import InterpreterError
 
 SHARED = ("/", "/usr", "/usr/local")
 """Prefixes that a Python shares with the rest of the system: other files there are not part of it."""
-PACKAGED = ("/usr", "/opt", "/bin")
-"""Where system packages install interpreters; the package database is not queried for others."""
 _TESTS = frozenset({"test", "tests", "idle_test"})
 _SITE = frozenset({"site-packages", "dist-packages"})
 _OBJECTS = (".a", ".o")
 
 
-def interpreter_tree(facts: Interpretation, system: Database, environ: Mapping[str, str], hashes: FileHashes) -> Tree:
+def interpreter_tree(facts: Interpretation, environ: Mapping[str, str], hashes: FileHashes) -> Tree:
     """The tree of the interpreter. Raises `InterpreterError` if a part that Python needs is missing.
 
-    `system`: the machine's packages, to name the edited files; `environ`: the environment variables of Python, for
-    LD_LIBRARY_PATH.
+    `environ`: the environment variables of Python, for LD_LIBRARY_PATH.
     """
     python = facts.interpreter
     tree = LiveTree()
@@ -59,7 +55,6 @@ def interpreter_tree(facts: Interpretation, system: Database, environ: Mapping[s
     return Tree(
         entries=entries,
         contents=contents,
-        edited=find_edited(tuple(_packaged_files(tree, python, system)), {f"/{entry.path}": entry.sha256 for entry in entries}),
         unknown=tuple(sorted(map(redact.line, machine.damaged))),
     )
 
@@ -122,16 +117,3 @@ def _first_outside(command: str, prefix: str) -> str:
         directory = real(command.rpartition("/")[0])
         command = os.path.normpath(Path(directory, Path(command).readlink()))
     return ""
-
-
-def _packaged_files(tree: LiveTree, python: Interpreter, system: Database) -> Iterator[PackagedFile]:
-    """The interpreter's files with their packages' checksums; none if this is not the system's Python."""
-    if not within(python.executable, PACKAGED):
-        return
-    owners = system.owners(real(part) for part in [*binaries(python), f"{python.stdlib}/os.py"])
-    for package in sorted({package for packages in owners.values() for package in packages}):
-        for path, digest in system.checksums(package).items():
-            directory, _, name = path.rpartition("/")
-            found = tree.get(f"{real(directory)}/{name}")
-            if found is not None and found.kind in ("file", "link"):
-                yield PackagedFile(f"/{found.path}", digest if found.kind == "file" else "", package.name)

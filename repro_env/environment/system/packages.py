@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 import msgspec
@@ -63,10 +60,6 @@ class Database(ABC):
     @abstractmethod
     def files(self, package: Package) -> list[str]:
         """Absolute paths, including directories, that the package has on this machine, as the package spells them."""
-
-    @abstractmethod
-    def checksums(self, package: Package) -> dict[str, str]:
-        """The hex digest of each file as the package installed it, by path as in `files`. Its length identifies the algorithm."""
 
     @abstractmethod
     def database_files(self, packages: Iterable[Package]) -> dict[str, bytes]:
@@ -125,47 +118,3 @@ class Database(ABC):
 
     def _rank(self, package: Package, architecture: str) -> int:
         return {self._native: 2, self.universal: 1, architecture: 0}.get(package.architecture, 3)
-
-
-class PackagedFile(msgspec.Struct, frozen=True):
-    """A file, and the checksum that its package lists for it."""
-
-    path: str
-    digest: str
-    """Hex; empty for a file that was replaced by a symlink, which always counts as edited."""
-    package: str
-
-
-_ALGORITHMS = {32: "md5", 40: "sha1", 64: "sha256", 96: "sha384", 128: "sha512"}
-"""By the length of a hex digest."""
-
-
-def find_edited(files: Sequence[PackagedFile], digests: Mapping[str, str]) -> tuple[str, ...]:
-    """Files that differ from what their package installed, as `<path> (<package>)`, sorted.
-
-    `digests`: sha256 (hex) by path: files whose package lists a sha256 need no second reading.
-    """
-
-    def is_edited(file: PackagedFile) -> bool:
-        known = digests.get(file.path, "")
-        return not file.digest or file.digest != (
-            known if len(known) == len(file.digest) else _digest(file.path, len(file.digest))
-        )
-
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        edited = pool.map(is_edited, files)
-        return tuple(sorted({f"{file.path} ({file.package})" for file, differs in zip(files, edited, strict=True) if differs}))
-
-
-def _digest(path: str, length: int) -> str | None:
-    """Hex; None for an unknown algorithm, and for an unreadable file, which hashing the tree reports as an error."""
-    if length not in _ALGORITHMS:
-        return None
-    hasher = hashlib.new(_ALGORITHMS[length], usedforsecurity=False)
-    try:
-        with open(path, "rb", buffering=0) as file:  # noqa: PTH123
-            while chunk := file.read(1 << 20):
-                hasher.update(chunk)
-    except OSError:
-        return None
-    return hasher.hexdigest()

@@ -43,12 +43,14 @@ _FORM = _FIELD.join(
     (
         "%{NAME}", "%{EPOCH}", "%{VERSION}", "%{RELEASE}", "%{ARCH}", f"[%{{REQUIRENAME}}{_PART}%{{REQUIREFLAGS}}{_ITEM_END}]",
         f"[%{{PROVIDENAME}}{_ITEM_END}]", f"[%{{RECOMMENDNAME}}{_ITEM_END}]",
-        f"[%{{FILENAMES}}{_PART}%{{FILEFLAGS}}{_PART}%{{FILESTATES}}{_PART}%{{FILEDIGESTS}}{_ITEM_END}]",
+        f"[%{{FILENAMES}}{_PART}%{{FILEFLAGS}}{_PART}%{{FILESTATES}}{_ITEM_END}]",
     )
 ) + _PACKAGE_END  # fmt: skip
 _WORD = re.compile(r"[()]|[^\s()]+(?:\([^\s()]*\)[^\s()]*)*")
 """A parenthesis, or a word; a word may contain its own parentheses, like `libc.so.6()(64bit)`."""
 _SIGN = re.compile(r"[<>=]+")
+_CONDITION = re.compile(r" (?:if|unless|without) .*?(?= else |\Z)")
+_OPERATORS = frozenset({"(", ")", "and", "or", "with", "else"})
 _NONE = "(none)"
 _SCRIPTS = sum(1 << bit for bit in (5, 7, 9, 10, 11, 12, 13, 20, 21))
 """RPMSENSE_SCRIPT_* and *TRANS: needed only while the package is installed or removed."""
@@ -67,8 +69,6 @@ class File(msgspec.Struct, frozen=True):
     path: str
     flags: int
     state: str
-    digest: str
-    """Hex, its length identifies the algorithm; empty for a file without a checksum."""
 
 
 class Database(packages.Database):
@@ -109,10 +109,6 @@ class Database(packages.Database):
         writes ghost configuration (crypto-policies).
         """
         return [file.path for file in self._files[package] if self._is_installed(file)]
-
-    def checksums(self, package: Package) -> dict[str, str]:
-        files = (file for file in self._files[package] if file.digest and not file.flags & _GHOST)
-        return {file.path: file.digest for file in files if self._is_installed(file)}
 
     def database_files(self, packages: Iterable[Package]) -> dict[str, bytes]:  # noqa: ARG002
         """Empty; the reason is in this module's docstring."""
@@ -155,8 +151,8 @@ class Database(packages.Database):
             requirements = [item.split(_PART) for item in _items(requires)]
             names = dict.fromkeys(name for name, flags in requirements if not int(flags) & (_SCRIPTS | _RPMLIB))
             self._files[package] = tuple(
-                File(path, int(flags), _NORMAL if state == _NONE else state, "" if digest == _NONE else digest)
-                for path, flags, state, digest in (item.split(_PART) for item in _items(files))
+                File(path, int(flags), _NORMAL if state == _NONE else state)
+                for path, flags, state in (item.split(_PART) for item in _items(files))
             )
         except ValueError:
             raise self._unreadable(f"unexpected output of rpm: {_FIELD.join(fields)[:80]!r}") from None
@@ -195,25 +191,16 @@ class Database(packages.Database):
 def capabilities(requirement: str) -> list[str]:
     """The names in a requirement, without versions. It is one name, or a boolean expression ("rich dependency").
 
-    Of an expression, all names count except those in conditions (`if`, `unless`, `without`): rpm checked it, so what is
-    installed of the others may be needed.
+    Of an expression, all names count except those in a condition: rpm checked it, so what is installed of the others may be
+    needed.
     """
-    names: list[str] = []
-    depth = condition = 0
-    words = iter(_WORD.findall(requirement))
-    for word in words:
-        if word in "()":
-            depth += 1 if word == "(" else -1
-        elif word in ("if", "unless", "without"):
-            condition = condition or depth  # it ends at the next operator of the same depth
-        elif word in ("and", "or", "with", "else"):
-            condition = 0 if depth == condition else condition
-        elif _SIGN.fullmatch(word):
-            next(words, "")  # the version
-        elif not condition:
-            names.append(word)
-        condition = 0 if depth < condition else condition
-    return names
+    if not requirement.startswith("("):
+        return [requirement]
+    words = _WORD.findall(_CONDITION.sub("", requirement))
+    pairs = zip(["", *words], words, strict=False)
+    return [
+        word for before, word in pairs if not _SIGN.fullmatch(word) and not _SIGN.fullmatch(before) and word not in _OPERATORS
+    ]
 
 
 def present(root: Path) -> bool:

@@ -32,8 +32,6 @@ class Tree(msgspec.Struct, frozen=True, kw_only=True):
     contents: Contents
     packages: tuple[SystemPackage, ...] = ()
     """The packages that the files come from, sorted by name."""
-    edited: tuple[str, ...] = ()
-    """`<path> (<package>)` for each file that differs from what its package installed; the tree holds it as it is now."""
     unknown: tuple[str, ...] = ()
     """What could not be found, read or determined. One line each."""
     notes: tuple[str, ...] = ()

@@ -58,7 +58,7 @@ def captured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         startup,
         system_files,
         system_files.base,
-        interpreter.interpreter_tree(facts, base.database(Path("/")), {}, hashes),
+        interpreter.interpreter_tree(facts, {}, hashes),
     )
 
 

@@ -10,9 +10,8 @@ import pytest
 
 from repro_env.environment.python.distributions import InstalledDistribution, Scan
 from repro_env.environment.python.sites import Site
-from repro_env.environment.system import base, interpretertree, ldcache, loader, packages
+from repro_env.environment.system import base, interpretertree, ldcache, loader
 from repro_env.environment.system.libraries import Owners
-from repro_env.environment.system.packages import PackagedFile
 from repro_env.environment.system.tree import LiveTree, Tree, within
 from repro_env.io import process
 from repro_env.io.hashes import FileHashes
@@ -409,30 +408,21 @@ def test_secret_and_machine_specific_files_are_left_out_for_every_user(tmp_path:
     own = ["/etc/passwd", "/etc/passwd-", "/etc/shadow", "/etc/gshadow", "/etc/hosts", "/etc/hostname", "/etc/fstab"]
     machine.install("setup", *(f"{tmp_path}/{name}" for name in ("open", "secret", "tool")), *own)
     database, tree = machine.database(), LiveTree()
-    excluded = base._collect(tree, database, database.packages[0], frozenset(), [])
+    excluded = base._collect(tree, database, database.packages[0], frozenset())
     assert excluded == [f"{tmp_path}/{name} (setup) is not readable by all users and is left out" for name in ("secret", "tool")]
     assert [path for path in tree.paths() if not within(path, [str(tmp_path)])] == []
     assert f"{tmp_path}/open" in tree
 
 
-def test_an_edited_system_file_is_included_and_listed(tmp_path: Path, hashes: FileHashes) -> None:
+def test_a_system_file_that_was_replaced_by_a_link_brings_its_target(tmp_path: Path) -> None:
     machine = Machine(tmp_path / "db")
-    for name in ("same", "edited", "made-a-link"):
-        (tmp_path / name).write_text("as it came\n")
-    md5 = hashlib.md5(b"as it came\n").hexdigest()
-    (tmp_path / "edited").write_text("changed\n")
-    (tmp_path / "made-a-link").unlink()
     (tmp_path / "made-a-link").symlink_to("elsewhere")
-    (tmp_path / "elsewhere").write_text("as it came\n")
-    files = [f"{tmp_path}/{name}" for name in ("same", "edited", "made-a-link", "gone")]
-    machine.install("tool", *files, sums="".join(f"{md5}  {file[1:]}\n" for file in files))
+    (tmp_path / "elsewhere").write_text("own\n")
+    machine.install("tool", *(f"{tmp_path}/{name}" for name in ("made-a-link", "gone")))
     database, tree = machine.database(), LiveTree()
-    packaged: list[PackagedFile] = []
-    excluded = base._collect(tree, database, database.packages[0], frozenset(), packaged)
+    excluded = base._collect(tree, database, database.packages[0], frozenset())
     assert excluded == [f"{tmp_path}/gone (tool) is missing or cannot be reached"]
-    edited = (f"{tmp_path}/edited (tool)", f"{tmp_path}/made-a-link (tool)")
-    assert packages.find_edited(packaged, {}) == edited
-    assert all(f"{tmp_path}/{name}" in tree for name in ("same", "edited", "made-a-link", "elsewhere"))
+    assert all(f"{tmp_path}/{name}" in tree for name in ("made-a-link", "elsewhere"))
 
 
 def compiled(directory: Path, name: str, code: str, *options: str) -> Path:

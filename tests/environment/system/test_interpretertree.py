@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
 from pathlib import Path
@@ -9,15 +8,12 @@ import msgspec
 import pytest
 
 from repro_env.environment.python import interpreter as python
-from repro_env.environment.system import dpkg, interpretertree
-from repro_env.environment.system.tree import within
+from repro_env.environment.system import interpretertree
 from repro_env.io import process
 from repro_env.io.hashes import FileHashes
 from repro_env.schema.environment import Interpretation, Interpreter, Layout
 from repro_env.schema.errors import InterpreterError
 from tests.environment.system import elves
-from tests.environment.system.conftest import Captured
-from tests.environment.system.test_dpkg import Machine
 
 NAME = "python3.11"
 
@@ -70,7 +66,7 @@ def facts(home: Path) -> Interpretation:
 
 
 def test_a_python_with_its_own_prefix_is_captured_completely(home: Path, hashes: FileHashes) -> None:
-    tree = interpretertree.interpreter_tree(facts(home), dpkg.Database(), {}, hashes)
+    tree = interpretertree.interpreter_tree(facts(home), {}, hashes)
     start = f"{str(home.parent)[1:]}/"
     found = {
         entry.path.removeprefix(start): entry.target or ("program" if entry.executable else entry.kind)
@@ -99,7 +95,7 @@ def test_a_python_with_its_own_prefix_is_captured_completely(home: Path, hashes:
 
 
 def test_the_project_around_an_environment_is_not_captured(home: Path, hashes: FileHashes) -> None:
-    tree = interpretertree.interpreter_tree(facts(home), dpkg.Database(), {}, hashes)
+    tree = interpretertree.interpreter_tree(facts(home), {}, hashes)
     assert not [entry.path for entry in tree.entries if "/project" in entry.path or ".venv" in entry.path]
 
 
@@ -107,7 +103,7 @@ def test_a_missing_part_is_named(home: Path, hashes: FileHashes) -> None:
     whole = facts(home)
     broken = msgspec.structs.replace(whole, interpreter=msgspec.structs.replace(whole.interpreter, stdlib=f"{home}/lib/gone"))
     with pytest.raises(InterpreterError) as caught:
-        interpretertree.interpreter_tree(broken, dpkg.Database(), {}, hashes)
+        interpretertree.interpreter_tree(broken, {}, hashes)
     assert caught.value.where == f"{home}/lib/gone"
 
 
@@ -118,11 +114,11 @@ def test_every_name_of_an_environments_python_leads_to_the_binary(tmp_path: Path
     done = process.run([str(alias), "-m", "venv", "--without-pip", str(tmp_path / "env")])
     assert done.code == 0, done.stderr
     found = python.interpret(str(tmp_path / "env/bin/python"), {"PATH": os.environ["PATH"]})
-    tree = interpretertree.interpreter_tree(found, dpkg.Database(), {}, hashes)
+    tree = interpretertree.interpreter_tree(found, {}, hashes)
     kinds = {f"/{entry.path}": entry for entry in tree.entries}
     assert kinds[str(tmp_path / "alias")].target == str(real.parent.parent)
     assert kinds[str(real)].executable
-    again = interpretertree.interpreter_tree(found, dpkg.Database(), {}, hashes)
+    again = interpretertree.interpreter_tree(found, {}, hashes)
     assert again.entries == tree.entries
 
 
@@ -130,30 +126,7 @@ def test_own_libraries_found_only_by_ld_library_path_are_included(home: Path, ha
     elves.place(home / "far/libfar.so", elves.elf())
     environ = {"LD_LIBRARY_PATH": f"{home.parent}/cpython-3.11/far"}
     found = facts(home)
-    without = interpretertree.interpreter_tree(found, dpkg.Database(), {}, hashes)
-    tree = interpretertree.interpreter_tree(found, dpkg.Database(), environ, hashes)
+    without = interpretertree.interpreter_tree(found, {}, hashes)
+    tree = interpretertree.interpreter_tree(found, environ, hashes)
     added = {entry.path for entry in tree.entries} - {entry.path for entry in without.entries}
     assert added == {f"{home}/far"[1:], f"{home}/far/libfar.so"[1:]}
-
-
-def test_files_of_a_packaged_python_are_compared_with_their_package(
-    captured: Captured, hashes: FileHashes, tmp_path: Path
-) -> None:
-    stdlib = captured.facts.interpreter.stdlib
-    machine = Machine(tmp_path)
-    sums = {
-        "os.py": hashlib.md5(Path(stdlib, "os.py").read_bytes()).hexdigest(),
-        "json/__init__.py": "0" * 32,
-        "gone.py": "0" * 32,
-        "test/gone.py": "0" * 32,
-        "config-3.11/libpython3.11.a": "0" * 32,
-    }
-    files = [f"{stdlib}/{name}" for name in sums]
-    machine.install("python3", *files, sums="".join(f"{md5}  {stdlib[1:]}/{name}\n" for name, md5 in sums.items()))
-    found = interpretertree.interpreter_tree(captured.facts, machine.database(), {}, hashes)
-    if within(captured.facts.interpreter.executable, interpretertree.PACKAGED):
-        assert found.edited == (f"{stdlib}/json/__init__.py (python3)",)
-        assert found.unknown == ()
-    else:  # built here: no package owns it
-        assert (found.edited, found.unknown) == ((), ())
-    assert found.entries == captured.interpreter.entries
