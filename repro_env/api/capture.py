@@ -18,7 +18,6 @@ from repro_env.environment.bundle import Bundle
 from repro_env.environment.code import CodeRequest
 from repro_env.environment.live import Request as LockRequest
 from repro_env.environment.machine import variables
-from repro_env.environment.python import interpreter
 from repro_env.environment.python import selection as targets
 from repro_env.environment.python.selection import Target
 from repro_env.environment.secrets.bundles import SecretSearch
@@ -49,14 +48,10 @@ class CaptureResult(msgspec.Struct, frozen=True):
     path: Path
     """Path of the spec."""
     spec: Spec
-    offers: tuple[str, ...]
-    """Hints about data that runs may need and that were not named: one line each."""
     target: Target
     """The captured Python, and why it was chosen."""
     proven: int
     """The number of distributions with their original wheel: downloadable or bundled."""
-    holds_us: bool
-    """Whether repro-env itself is installed in the captured environment."""
 
 
 def capture(request: Request, *, store: Store, tell: Tell) -> CaptureResult:
@@ -69,8 +64,6 @@ def capture(request: Request, *, store: Store, tell: Tell) -> CaptureResult:
     output, environ = request.code.output, request.environ
     target = targets.choose(request.python, environ, request.code.source)
     tell(f"python  {target.path} ({target.why})")
-    for note in target.notes:
-        tell(f"note: {note}")
     code = capturedcode.look(request.code, environ, target.venv, store, tell)
     search = SecretSearch(request.code.not_secret, store.facts)
     lock_request = LockRequest(
@@ -101,8 +94,6 @@ def capture(request: Request, *, store: Store, tell: Tell) -> CaptureResult:
     return CaptureResult(
         path=output / "spec.json",
         spec=spec,
-        offers=tuple(code.offers()),
         target=target,
         proven=sum(wheel.hint.origin != "repacked" for wheel in locked.wheels),
-        holds_us=interpreter.contains_repro_env(locked.live.facts),
     )

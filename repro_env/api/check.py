@@ -56,7 +56,7 @@ def check(spec: Spec, spec_directory: Path, options: CheckOptions, *, store: Sto
     missing: list[NotCompared] = []
     command = ""
     if options.environment:
-        target = _choose_python(spec, spec_directory, options, is_trusted=is_trusted, tell=tell)
+        target = _choose_python(spec, spec_directory, options, is_trusted=is_trusted)
         command = str(target.path)
         differences, missing = _compare_environment(spec, spec_directory, target, options, store, tell)
     source, captured, root = spec.observed.source, code.captured_code(spec), None
@@ -81,7 +81,7 @@ def check(spec: Spec, spec_directory: Path, options: CheckOptions, *, store: Sto
     )
 
 
-def _choose_python(spec: Spec, spec_directory: Path, options: CheckOptions, *, is_trusted: bool, tell: Tell) -> Target:
+def _choose_python(spec: Spec, spec_directory: Path, options: CheckOptions, *, is_trusted: bool) -> Target:
     """Choose the Python to inspect: the one of `--python`, else the captured one if it exists and the spec is trusted.
 
     A spec from another user may name any program, so its Python is not started. Then the Python of the active environment
@@ -89,10 +89,7 @@ def _choose_python(spec: Spec, spec_directory: Path, options: CheckOptions, *, i
     """
     command, source = spec.identity.command, (options.source or spec_directory.parent).resolve()
     if options.python is None and is_trusted and os.path.lexists(command):
-        target = targets.captured(command, options.environ, source)
-        for note in target.notes:
-            tell(f"note: {note}")
-        return target
+        return targets.captured(command)
     chosen = targets.choose(options.python, options.environ, source)
     if chosen.explicit:
         return chosen

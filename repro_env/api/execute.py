@@ -169,7 +169,7 @@ def _prepare(options: RunOptions, spec: Spec, spec_directory: Path, *, has_backe
     )
     launch = plan.plan(spec, start, request)
     if is_host:
-        check_drift(options, spec, spec_directory, launch, store, tell)
+        check_drift(spec, spec_directory, launch, store, tell)
     with tell.progress(0, "reading checkpoints") if options.checkpoints else contextlib.nullcontext():
         checkpoints = checkpointstate.scan(launch.mounts, store)
     start = msgspec.structs.replace(

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 _GARBAGE = 100_000
 """New objects before Python searches for cycles. Capture makes hundreds of thousands, and keeps nearly all of them."""
 
-_OFFERS = 4
-"""Lines about data that the user did not name."""
 _SHOWN = 10
 """Entries of a list."""
 _NAMED = 8
@@ -121,7 +119,7 @@ def _facts(result: CaptureResult) -> dict[str, object]:
         "spec": result.path,
         "spec_digest": spec.digest,
         "image_id": spec.expected.image_id,
-        "python": {"path": target.path, "why": target.why, "notes": target.notes},
+        "python": {"path": target.path, "why": target.why},
         "packages": len(spec.identity.packages),
         "distributions": len(spec.identity.distributions),
         "proven": result.proven,
@@ -138,8 +136,6 @@ def _print(result: CaptureResult) -> None:
     from repro_env.environment.source import exclusions
 
     spec, observed, size = result.spec, result.spec.observed, messages.size
-    if result.holds_us:
-        messages.say("note: repro-env is installed in this environment, so it is captured too")
     count = len(spec.identity.packages) + len(spec.identity.distributions)
     downloadable = sum(hint.origin in ("index", "direct") for hint in (*spec.hints.wheels, *spec.hints.packages))
     rows = [
@@ -168,7 +164,6 @@ def _print(result: CaptureResult) -> None:
     rows += [("data", f"{data.path}, {data.files:,} file{'s' * (data.files != 1)}, {size(data.size)}") for data in observed.data]
     rows += [("note", note) for note in (*observed.notes, *_variable_notes(observed.variables))]
     rows += [("unknown", unknown) for unknown in observed.unknown]
-    rows += [("note", offer) for offer in result.offers[:_OFFERS]]
     for label, text in rows:
         messages.result(f"{label:<12}  {text}")
 

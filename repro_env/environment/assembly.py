@@ -56,7 +56,6 @@ def spec(locked: LockedEnvironment, make_blob: Callable[[Tree], TreeBlob], code:
         hints=Hints(
             wheels=tuple(sorted((wheel.hint for wheel in locked.wheels), key=lambda hint: hint.sha256)),
             packages=tuple(sorted((package.hint for package in locked.packages), key=lambda hint: hint.sha256)),
-            indexes=locked.indexes,
         ),
         observed=_observed(locked, code, sorted_variables),
         expected=expected(identity, locked.layers),
@@ -135,8 +134,6 @@ def _observed(locked: LockedEnvironment, code: CapturedCode, captured: Variables
             InstalledFrom(
                 name=dist.facts.name,
                 version=dist.facts.version,
-                installer=dist.facts.installer,
-                requested=dist.facts.requested,
                 editable=dist.facts.editable,
                 direct_url=redact.line(redact.url(dist.facts.direct_url)),
                 site=f"{site.layout.prefix}/{dist.facts.site}",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
-from collections.abc import Iterator
 from glob import escape
 from pathlib import Path
 
@@ -18,7 +16,6 @@ from repro_env.environment.lock import LockedEnvironment
 from repro_env.environment.python.distributions import project
 from repro_env.environment.source import data as datadigest
 from repro_env.environment.source import selection
-from repro_env.environment.source.mentions import mentioned_paths
 from repro_env.environment.source.selection import SourceTree
 from repro_env.environment.system import openedlibraries
 from repro_env.environment.system.tree import Tree
@@ -97,23 +94,6 @@ class Code(msgspec.Struct, frozen=True, kw_only=True):
             exclude=request.exclude,
         )
         return CapturedCode(source, self.data, tree.excluded, (*tree.notes, *self.notes), (*tree.problems, *self.unknown))
-
-    def offers(self) -> Iterator[str]:
-        """Yield hints about data that the code mentions, and that runs do not see because it is too large or elsewhere."""
-        tree = self.tree
-        mentioned = mentioned_paths(tree.root, tree.found)
-        named = [path for path, _ in self.request.data]
-        total = 0
-        for row in sorted((row for row in tree.excluded if row.why.startswith("git-ignored")), key=lambda row: row.size):
-            total += row.size
-            is_named = any((tree.root / row.path).is_relative_to(path) for path in named)
-            if total > selection.CAP and row.path.split("/")[0] in mentioned and not is_named:
-                yield f"{row.path} ({row.size / 1e6:,.1f} MB, git-ignored) is not in the spec; if runs need it: --data {shlex.quote(row.path)}"
-        for name in sorted(name for name in mentioned if name.startswith("../")):
-            path = Path(os.path.normpath(tree.root / name))
-            overlaps = any(path.is_relative_to(root) or root.is_relative_to(path) for root in (tree.root, *named))
-            if path.is_dir() and not overlaps:
-                yield f"{name} is outside the source and not in the spec; if runs read it: --data {shlex.quote(name)}"
 
 
 def look(request: CodeRequest, environ: dict[str, str], venv: Path | None, store: Store, tell: Tell) -> Code:

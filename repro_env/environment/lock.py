@@ -41,7 +41,6 @@ class LockedEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     plain_packages: tuple[Bundled, ...]
     """Conda packages without an archive: their files are plain files of the environment."""
     wheels: tuple[wheels.IdentifiedWheel, ...]
-    indexes: tuple[str, ...]
     compositions: tuple[composition.Composition, ...]
     """One per site."""
     layers: tuple[Layer, ...]
@@ -103,14 +102,13 @@ def lock(request: Request, tell: Tell, secrets: SecretSearch | None = None) -> L
             wheels.identify, scanned.distributions, facts.layout, store=store, tell=tell, search=secrets, sources=sources
         )
         live = inspect(request, facts, scanned, meta.library_owners(facts.layout.prefix))
-        identified, indexes = answer.result()
+        identified = answer.result()
     for site in live.sites[1:]:
         if more := site.scanned.distributions:
             tell.detail(f"{len(more)} distributions in {site.layout.prefix}")
-            found, _ = wheels.identify(
+            identified += wheels.identify(
                 more, site.layout, site_number=site.number, store=store, tell=tell, search=secrets, sources=sources
             )
-            identified = (*identified, *found)
     own_site = live.sites[0]
     packages, plain_packages = conda.identify(meta, own_site, store=store, environ=environ, tell=tell)
     installed_packages = {package.package.key: rule.canonical(package.facts, facts.layout) for package in packages}
@@ -132,7 +130,6 @@ def lock(request: Request, tell: Tell, secrets: SecretSearch | None = None) -> L
         packages=packages,
         plain_packages=plain_packages,
         wheels=identified,
-        indexes=indexes,
         compositions=compositions,
         layers=layers,
         overlay=overlay_tree,

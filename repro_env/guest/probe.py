@@ -115,9 +115,7 @@ def describe() -> "dict[str, object]":
         prefix = sys.prefix
     stdlib = os.path.dirname(os.path.abspath(os.__file__))
     interpreter = {
-        "implementation": sys.implementation.name,
         "version": platform.python_version(),
-        "banner": sys.version,
         "executable": base_executable(prefix, keys),
         "prefix": os.path.abspath(sys.base_prefix),
         "stdlib": stdlib,

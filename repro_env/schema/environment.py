@@ -37,12 +37,8 @@ class Layout(Frozen, frozen=True, kw_only=True):
 class Interpreter(Frozen, frozen=True, kw_only=True):
     """The Python interpreter of the environment, as it describes itself."""
 
-    implementation: Line
-    """`cpython`."""
     version: Version
     """`3.11.7`."""
-    banner: Line
-    """`sys.version`, with spaces instead of newlines."""
     executable: AbsPath
     """The binary: `sys._base_executable` with all symlinks resolved."""
     prefix: AbsPath
@@ -93,12 +89,10 @@ class Distribution(Frozen, frozen=True, kw_only=True):
     """The `.dist-info` directory, relative to the prefix."""
     site: RelPath
     """Its site-packages directory, relative to the prefix. The paths in RECORD are relative to it."""
-    installer: Line
     tags: tuple[Line, ...]
     """The `Tag:` lines of WHEEL, sorted; empty without a WHEEL file."""
     build: Line
     """`Build:` of WHEEL, or empty."""
-    requested: bool
     direct_url: Line
     """The URL of `direct_url.json` (PEP 610), or empty: pip does not record it for files from an index.
     It may contain credentials: write only `redact.url` of it."""
@@ -129,8 +123,6 @@ class Variables(Frozen, frozen=True, kw_only=True):
     """All other variables. Only their names are recorded."""
     added: tuple[EnvName, ...] = ()
     """The names in `replayed` that were requested with `capture --env`."""
-    version: int = 1
-    """Version of the classification (`environment/machine/variables.ini`)."""
 
 
 class SystemPackage(Frozen, frozen=True, kw_only=True):
@@ -181,7 +173,6 @@ class Git(Frozen, frozen=True, kw_only=True):
     """Empty if HEAD is detached."""
     remote: Line
     """Redacted URL of the remote; empty without a remote."""
-    pushed: Literal["yes", "no", "unknown"]
     dirty: bool
     """Whether files of the source differ from the commit; untracked files count."""
     untracked: tuple[RelPath, ...]

@@ -127,8 +127,6 @@ class Hints(Frozen, frozen=True, kw_only=True):
     """Sorted by sha256."""
     packages: tuple[WheelHint, ...] = ()
     """Conda packages, sorted by sha256. `index` is the channel."""
-    indexes: tuple[Line, ...]
-    """Redacted URLs of the indexes that were configured at capture."""
 
 
 class Source(Frozen, frozen=True, kw_only=True):
@@ -167,8 +165,6 @@ class InstalledFrom(Frozen, frozen=True, kw_only=True):
 
     name: Line
     version: Line
-    installer: Line
-    requested: bool
     editable: bool
     direct_url: Line
     site: AbsPath | None = None

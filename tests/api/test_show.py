@@ -50,7 +50,7 @@ def full(made: Spec) -> Spec:
     source = made.observed.source
     assert source is not None
     git = Git(
-        commit="0123456789abcdef", branch="main", remote="https://git.example.org/p", pushed="no", dirty=True,
+        commit="0123456789abcdef", branch="main", remote="https://git.example.org/p", dirty=True,
         untracked=("new.py",),
     )  # fmt: skip
     observed = msgspec.structs.replace(
@@ -69,8 +69,8 @@ def full(made: Spec) -> Spec:
         variables=Variables(replayed=(), recorded=(Variable(name="RANK", value="0"),), named=("AWS_PROFILE",)),
         system_packages=(SystemPackage(name="libc6", version="2.36"),),
         distributions=(
-            InstalledFrom(name="alpha", version="1.0", installer="pip", requested=True, editable=False, direct_url=""),
-            InstalledFrom(name="gamma", version="1", installer="uv", requested=False, editable=True, direct_url="file:///src/gamma"),
+            InstalledFrom(name="alpha", version="1.0", editable=False, direct_url=""),
+            InstalledFrom(name="gamma", version="1", editable=True, direct_url="file:///src/gamma"),
         ),
         bundled=(Bundled(name="alpha", version="1.0", why="from a local file", size=1234),),
         edited=("lib/x.py (alpha: changed)",),
@@ -96,7 +96,7 @@ def test_the_page_has_the_important_facts(made: Spec, directory: Path, capsys: p
         "venv at /home/ann/project/.venv", made.digest, "not in the store", "2: 1 downloadable, 1 bundled", "gamma 1 from file:///src/gamma",
         "alpha 1.0  1.2 kB  from a local file", "lib/x.py (alpha: changed)", "/home/ann/lib", "deb libssl3 3.0.11", "/opt/hpcx/libx.so",
         "NVIDIA H100", "NVIDIA 550.54", "H100 (9.0, 132 multiprocessors, 80.0 GB)", "2.3.0 (AVX2)", "cublas  wheel nvidia", "openmp 8",
-        "commit 0123456789ab, on main, with uncommitted changes, not pushed", "new.py",
+        "commit 0123456789ab, on main, with uncommitted changes", "new.py",
         "data  1.0 GB  git-ignored", "/data/x", "RANK=0", "1: AWS_PROFILE", "blobs  5 of 5 next to the spec", "a note", "something",
     ):  # fmt: skip
         assert text in out, text

@@ -32,7 +32,7 @@ def result(tmp_path: Path) -> CaptureResult:
     )
     spec = msgspec.structs.replace(spec, observed=observed)
     target = Target(Path("/env/bin/python"), "named", "--python", explicit=True)
-    return CaptureResult(tmp_path / "repro" / "spec.json", spec, ("a hint",), target, 1, holds_us=False)
+    return CaptureResult(tmp_path / "repro" / "spec.json", spec, target, 1)
 
 
 def test_the_page_has_what_was_captured_and_what_needs_attention(
@@ -49,7 +49,6 @@ def test_the_page_has_what_was_captured_and_what_needs_attention(
         "  left out    small.bin (10 B): git-ignored",
     ]
     assert "unknown       the licence server" in lines
-    assert "note          a hint" in lines
 
 
 def test_long_lists_are_shortened_unless_verbose(

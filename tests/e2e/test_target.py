@@ -28,22 +28,15 @@ def test_an_unactivated_venv_above_is_captured_checked_and_run(monorepo: parts.P
     # Conda's base environment is active, as in most shells of its users; `python` would be its Python.
     base = {"CONDA_PREFIX": str(other), "CONDA_DEFAULT_ENV": "base", "PATH": f"{other}/bin:/usr/bin:/bin"}
     done = monorepo.run("capture", "--json", env=base)
-    first, second, *_ = done.err.splitlines()
-    assert first == f"python  {monorepo.python} (.venv of the project)"
-    assert second.startswith(f"note: conda's base environment ({other}) is active")
-    answer = json.loads(done.out)["python"]
-    assert (answer["path"], answer["why"], len(answer["notes"])) == (str(monorepo.python), ".venv of the project", 1)
+    assert done.err.splitlines()[0] == f"python  {monorepo.python} (.venv of the project)"
+    assert json.loads(done.out)["python"] == {"path": str(monorepo.python), "why": ".venv of the project"}
 
     active = {"VIRTUAL_ENV": str(other)}
-    checked = monorepo.run("check", env=active)
-    ran = monorepo.run("exec", "--runner", "host", "train.py", env=active)
-    for err in (checked.err, ran.err):
-        assert f"using the captured environment, although {other} is active now ($VIRTUAL_ENV)" in err
-    assert ran.out.strip() == str(venv)
+    monorepo.run("check", env=active)
+    assert monorepo.run("exec", "--runner", "host", "train.py", env=active).out.strip() == str(venv)
 
     named = monorepo.run("capture", "--data", "/gone", env=active, code=17).err.splitlines()  # which is found out later
     assert named[0] == f"python  {other}/bin/python ($VIRTUAL_ENV)"
-    assert named[1].endswith(f"to use it instead: --python {venv}")
 
 
 def test_a_broken_environment_is_an_error_and_the_next_is_not_tried(monorepo: parts.Project) -> None:

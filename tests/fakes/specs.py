@@ -108,7 +108,7 @@ def make(
         schema="repro-env/spec/2",
         identity=identity,
         defaults=Defaults(seed=seed),
-        hints=Hints(wheels=tuple(sorted(hints, key=lambda hint: hint.sha256)), indexes=()),
+        hints=Hints(wheels=tuple(sorted(hints, key=lambda hint: hint.sha256))),
         observed=_observed(facts, variables, source),
         expected=assembly.expected(identity, layers(made, artifacts)),
     )
@@ -135,9 +135,7 @@ def layers(made: Mapping[str, Path], artifacts: Mapping[str, Wheel]) -> list[Lay
 
 def _facts(prefix: str | Path) -> Interpretation:
     interpreter = Interpreter(
-        implementation="cpython",
         version="3.11.7",
-        banner="3.11.7 (main) [GCC]",
         executable="/opt/python/bin/python3.11",
         prefix="/opt/python",
         stdlib="/opt/python/lib/python3.11",

@@ -20,7 +20,6 @@ GIT = Git(
     date="2026-11-23T04:26:07Z",
     branch="main",
     remote="https://git.example.com/team/train.git",
-    pushed="yes",
     dirty=False,
     untracked=(),
 )

@@ -53,7 +53,7 @@ def _environment(shown: Shown, page: Page) -> None:
     spec, identity, observed = shown.spec, shown.spec.identity, shown.spec.observed
     platform = f"{identity.platform.os}/{identity.platform.architecture}"
     page.heading("environment", str(shown.directory))
-    page.row("python", f"{observed.interpreter.banner or identity.interpreter.version} ({platform})")
+    page.row("python", f"{identity.interpreter.version} ({platform})")
     page.row("kind", f"{observed.kind} at {identity.layout.prefix}")
     page.row("command", identity.command)
     page.row("interpreter", identity.interpreter.executable)
@@ -74,10 +74,6 @@ def _distributions(spec: Spec, page: Page) -> None:
     total = size(sum(artifact.size for artifact in artifacts))
     page.heading("distributions", f"{len(artifacts):,}: {downloadable:,} downloadable, {bundled:,} bundled, {total}")
     page.row("origin", _count(origins.get(artifact.sha256, "unknown") for artifact in artifacts))
-    requested = sum(distribution.requested for distribution in installed)
-    installers = _count(distribution.installer or "unknown" for distribution in installed)
-    page.row("installed by", installers + (f"; {requested:,} requested by name" if requested else ""))
-    page.listing("indexes", spec.hints.indexes)
     editable = [distribution for distribution in installed if distribution.editable]
     page.listing(
         "editable",
@@ -278,5 +274,4 @@ def _git(git: Git | None) -> str:
         return "no readable repository"
     parts = [f"commit {git.commit[:12]}" if git.commit else "no commit yet", f"on {git.branch}" if git.branch else "detached"]
     parts.append("with uncommitted changes" if git.dirty else "clean")
-    parts.append({"yes": "pushed", "no": "not pushed", "unknown": "may not be pushed"}[git.pushed])
     return ", ".join(parts) + (f", {git.remote}" if git.remote else "")

@@ -6,10 +6,8 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from repro_env.compare.environments.difference import sentence
-from repro_env.environment.python import selection as targets
 from repro_env.runs.start import snapshot
 from repro_env.runs.start.report import shorten
-from repro_env.runs.start.request import RunOptions
 from repro_env.runs.start.snapshot import Snapshot
 from repro_env.runs.start.sourcedirectory import SourceDirectory
 from repro_env.sandbox import plan
@@ -69,22 +67,20 @@ def _imports_from(spec: Spec, directory: str) -> list[str]:
     ]
 
 
-def check_drift(options: RunOptions, spec: Spec, spec_directory: Path, launch: Launch, store: Store, tell: Tell) -> None:
+def check_drift(spec: Spec, spec_directory: Path, launch: Launch, store: Store, tell: Tell) -> None:
     """Raise `DriftError` if any file of the live environment differs from the capture."""
     from repro_env.compare.environments import comparison, sides
     from repro_env.environment.live import Request
+    from repro_env.environment.python import selection
 
     environ = {variable.name: variable.value for variable in launch.env}
     captured = next((variable.value for variable in spec.identity.config.env if variable.name == "PYTHONPATH"), None)
     environ.pop("PYTHONPATH")  # its first entry is the directory of our hooks
     if captured is not None:
         environ["PYTHONPATH"] = captured
-    target = targets.captured(spec.identity.command, options.environ, Path(launch.workspace))
-    for note in target.notes:
-        tell(f"note: {note}")
     with tell.progress(0, "comparing the environment with the capture"):
         request = Request(
-            target=target,
+            target=selection.captured(spec.identity.command),
             environ=environ,
             workspace=Path(plan.workspace_of(spec)),  # paths into it are code, even if the code is elsewhere now
             store=store,

@@ -128,12 +128,11 @@ def _trees(spec: Spec) -> Iterator[_Component]:
     if identity.overlay is not None:
         edited = (("edited", line) for line in spec.observed.edited)
         yield _tree("overlay", "file", "files next to the packages, and edited files", identity.overlay, *edited)
-    runtime, observed = identity.interpreter, spec.observed.interpreter
+    runtime = identity.interpreter
     if runtime.tree is not None:  # else the interpreter is a conda package
-        component = _tree("interpreter", "platform", observed.implementation or "python", runtime.tree)
+        component = _tree("interpreter", "platform", "cpython", runtime.tree)
         component |= {"version": runtime.version, "purl": f"pkg:generic/python@{quote(runtime.version, safe='')}"}
-        if observed.implementation == "cpython":
-            component["cpe"] = f"cpe:2.3:a:python:python:{runtime.version}:*:*:*:*:*:*:*"
+        component["cpe"] = f"cpe:2.3:a:python:python:{runtime.version}:*:*:*:*:*:*:*"
         yield component
 
 

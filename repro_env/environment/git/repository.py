@@ -7,7 +7,6 @@ import re
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
@@ -81,7 +80,6 @@ def _look(repo: Repo, never: Sequence[str]) -> Answer:
         date=_date(repo, commit),
         branch=redact.line(branch),
         remote=redact.line(redact.url(remote)),
-        pushed=_pushed(repo, commit) if remote else "no",
         dirty=changed,
         untracked=tuple(untracked),
     )
@@ -112,15 +110,3 @@ def _remote(repo: Repo, branch: str) -> str:
     urls = {key[len("remote.") : -len(".url")]: url for key, url in pairs}
     own = dict(repo.settings).get(f"branch.{branch}.remote", "")
     return next((urls[name] for name in (own, "origin", *sorted(urls)) if name in urls), "")
-
-
-def _pushed(repo: Repo, commit: str) -> Literal["yes", "no", "unknown"]:
-    """Whether a remote-tracking branch contains the commit, as of the last fetch."""
-    try:
-        if git_output(repo, "for-each-ref", "--count=1", f"--contains={commit}", "refs/remotes"):
-            return "yes"
-        # In a shallow clone, a branch may contain the commit in the missing history.
-        has_history = git_output(repo, "for-each-ref", "--count=1", "refs/remotes") and not (repo.private / "shallow").exists()
-    except GitError:
-        return "unknown"
-    return "no" if has_history else "unknown"

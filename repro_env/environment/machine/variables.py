@@ -96,7 +96,6 @@ def sort(environ: Mapping[str, str], added: Collection[str] = ()) -> Variables:
         recorded=tuple(recorded),
         named=tuple(named),
         added=tuple(sorted(name for name in added if name in environ)),
-        version=variable_list().getint("list", "version"),
     )
 
 

@@ -60,7 +60,7 @@ class Scan(msgspec.Struct, frozen=True):
 
 
 _line = lru_cache(1024)(redact.line)
-"""Cached, since most distributions have the same tags and installer."""
+"""Cached, since most distributions have the same tags."""
 
 
 class _InvalidDistributionError(Exception):
@@ -124,17 +124,14 @@ def _read(prefix: Path, site: str, directory: str) -> InstalledDistribution:
         raise _InvalidDistributionError(f"its METADATA has the name {name}, which differs from the directory's name")
     record = _bytes(path / "RECORD", LARGE)
     wheel = _bytes(path / "WHEEL", SMALL) or b""
-    installer = (_bytes(path / "INSTALLER", SMALL) or b"").decode("utf-8", "replace").strip()
     origin, editable = _origin(_bytes(path / "direct_url.json", SMALL))
     facts = Distribution(
         name=name,
         version=version,
         dist_info=dist_info,
         site=site,
-        installer=_line(installer.partition("\n")[0].strip())[:200],
         tags=_tags(wheel),
         build=next(iter(_fields(wheel, "Build")), ""),
-        requested=(path / "REQUESTED").exists(),
         direct_url=origin,
         editable=editable,
         has_record=record is not None,

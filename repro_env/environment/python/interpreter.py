@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -45,8 +44,7 @@ def interpret(python: Target | str, environ: Mapping[str, str]) -> Interpretatio
     _check_supported(answer, name)
     facts = answer.facts
     try:
-        interpreter, layout = facts["interpreter"], facts["layout"]
-        interpreter["banner"] = redact.line(interpreter["banner"])
+        layout = facts["layout"]
         layout["platlib"] = _unaliased(layout["prefix"], layout["platlib"])
         facts["command"] = _command(facts)
         if facts["kind"] != "venv":
@@ -141,12 +139,6 @@ def parse_report(lines: Iterable[str], problem: str) -> tuple[dict[str, list[Any
     if problem:
         problem += (f" during {steps[-1]}" if steps[-1] else "") if steps else " before the probe started"
     return values, redact.line(problem)
-
-
-def contains_repro_env(facts: Interpretation) -> bool:
-    """Whether repro-env itself is installed in the captured environment."""
-    prefix = os.path.realpath(facts.layout.prefix)
-    return os.path.realpath(sys.prefix) == prefix or Path(__file__).resolve().is_relative_to(prefix)
 
 
 def _probe(path: Path, name: str, environ: Mapping[str, str]) -> _Answer:

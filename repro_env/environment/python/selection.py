@@ -2,7 +2,7 @@
 
 The order is: `--python`, `$VIRTUAL_ENV`, `$CONDA_PREFIX`, `$UV_PROJECT_ENVIRONMENT`, the project's `.venv`, conda's base
 environment, `python3` on PATH. The first that exists is used. If it is broken, that is an error, and no further candidate is
-tried. Notes name the other existing environments.
+tried.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
@@ -26,19 +25,7 @@ _SETTINGS = 1 << 20
 """Maximum bytes of a pyvenv.cfg."""
 _BASE = ("base", "root")
 """Names of conda's base environment. Most shells activate it automatically, so it has a low priority."""
-
-
-class Candidate(msgspec.Struct, frozen=True):
-    """An environment that a variable or a directory of the project names."""
-
-    kind: Literal["variable", "project", "base", "path"]
-    why: str
-    """How it was found, e.g. `$VIRTUAL_ENV`."""
-    path: Path
-    """The environment's directory, or its python."""
-    real: str
-    """Its prefix without symlinks: equal for two names of the same environment."""
-    note: str = ""
+_IN_PROJECT, _ON_PATH = ".venv of the project", "python3 on PATH"
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -52,8 +39,6 @@ class Target(msgspec.Struct, frozen=True):
     """Its name in error messages."""
     explicit: bool
     """Whether an option or a variable named it."""
-    notes: tuple[str, ...] = ()
-    """Sentences about other environments that the user may have meant."""
 
     @property
     def venv(self) -> Path | None:
@@ -69,26 +54,21 @@ def choose(python: str | None, environ: Mapping[str, str], source: Path) -> Targ
     """
     if python is not None:
         return from_option(python, environ)
-    candidates = tuple(_candidates(environ, source))
-    if not candidates:
+    found = next(_candidates(environ, source), None)
+    if found is None:
         raise InterpreterError(
             "found no Python environment and no python3 on PATH", hint="activate an environment, or name one with --python"
         )
-    first, notes = decide(candidates)
-    name = str(first.path) if first.kind == "path" else f"{first.why} ({first.path})"
-    if first.kind == "project":
-        _refuse_tracked(first.path, name)
-    return Target(binary(first.path, name), first.why, name, explicit=first.kind == "variable", notes=notes)
+    path, why, explicit = found
+    name = str(path) if why == _ON_PATH else f"{why} ({path})"
+    if why == _IN_PROJECT:
+        _refuse_tracked(path, name)
+    return Target(binary(path, name), why, name, explicit)
 
 
-def captured(command: str, environ: Mapping[str, str], source: Path) -> Target:
-    """Return the target of an earlier capture, with a note if a variable names a different environment now."""
-    path = binary(Path(command), command)
-    active = next(_candidates(environ, source), None)
-    notes: tuple[str, ...] = ()
-    if active is not None and active.kind == "variable" and active.real != os.path.realpath(path.parent.parent):
-        notes = (f"using the captured environment, although {active.path} is active now ({active.why})",)
-    return Target(path, "captured", command, explicit=True, notes=notes)
+def captured(command: str) -> Target:
+    """Return the target of an earlier capture."""
+    return Target(binary(Path(command), command), "captured", command, explicit=True)
 
 
 def from_option(python: str, environ: Mapping[str, str]) -> Target:
@@ -102,23 +82,6 @@ def from_option(python: str, environ: Mapping[str, str]) -> Target:
             raise InterpreterError("no program of this name is on PATH", where=why, hint=hint)
         return Target(Path(program), why, why, explicit=True)
     return Target(binary(Path(python), why), why, why, explicit=True)
-
-
-def decide(candidates: Sequence[Candidate]) -> tuple[Candidate, tuple[str, ...]]:
-    """Return the first candidate, and a note for each other candidate that is a different environment.
-
-    No note is made about `python3` on PATH, which nearly always differs. A note is made about conda's base environment
-    only if `python3` on PATH belongs to it, because commands typed into that shell use it.
-    """
-    first, *others = candidates
-    on_path = next((candidate.real for candidate in candidates if candidate.kind == "path"), "")
-    notes = [first.note] if first.note else []
-    for other in others:
-        if other.real == first.real or other.kind == "path" or (other.kind == "base" and other.real != on_path):
-            continue
-        active = "is active, and `python` in this shell belongs to it" if other.kind == "base" else "is a different environment"
-        notes.append(f"{other.why} ({other.path}) {active}; to use it instead: --python {other.path}")
-    return first, tuple(notes)
 
 
 def _refuse_tracked(venv: Path, name: str) -> None:
@@ -135,52 +98,38 @@ def _refuse_tracked(venv: Path, name: str) -> None:
     raise InterpreterError(reason, where=name, hint=f"if you trust it, name it: --python {venv}")
 
 
-def _candidates(environ: Mapping[str, str], source: Path) -> Iterator[Candidate]:
-    """Yield all existing environments, in order of priority."""
+def _candidates(environ: Mapping[str, str], source: Path) -> Iterator[tuple[Path, str, bool]]:
+    """Yield all existing environments in order of priority: (directory or python, how it was found, whether a variable names it)."""
     directories = project_directories(source, environ)
     if environ.get("VIRTUAL_ENV"):
-        yield _virtual_env(Path(environ["VIRTUAL_ENV"]).absolute())
+        prefix = Path(environ["VIRTUAL_ENV"]).absolute()
+        # A temporary environment of `uv run --with` extends the one that is captured.
+        extended = settings(prefix).get("extends-environment", "")
+        is_temporary = extended.startswith("/")
+        yield (
+            (Path(extended), "the environment that $VIRTUAL_ENV extends", True)
+            if is_temporary
+            else (prefix, "$VIRTUAL_ENV", True)
+        )
     conda = Path(environ["CONDA_PREFIX"]).absolute() if environ.get("CONDA_PREFIX") else None
     is_base = environ.get("CONDA_DEFAULT_ENV") in _BASE
     if conda is not None and not is_base:
-        yield Candidate("variable", "$CONDA_PREFIX", conda, os.path.realpath(conda))
+        yield conda, "$CONDA_PREFIX", True
     root = uv_root(directories)
     if environ.get("UV_PROJECT_ENVIRONMENT") and root is not None:  # uv ignores it outside projects
-        path = root / environ["UV_PROJECT_ENVIRONMENT"]
-        yield Candidate("variable", "$UV_PROJECT_ENVIRONMENT", path, os.path.realpath(path))
-    for directory in directories:
-        path = directory / ".venv"
-        if path.is_dir() or path.is_symlink():
-            yield Candidate("project", ".venv of the project", path, os.path.realpath(path))
-            break
+        yield root / environ["UV_PROJECT_ENVIRONMENT"], "$UV_PROJECT_ENVIRONMENT", True
+    paths = (directory / ".venv" for directory in directories)
+    venv = next((path for path in paths if path.is_dir() or path.is_symlink()), None)
+    if venv is not None:
+        yield venv, _IN_PROJECT, False
     if conda is not None and is_base:
-        yield Candidate("base", "conda's base environment", conda, os.path.realpath(conda))
-    python, note = _on_path(environ)
-    if python is not None:
-        yield Candidate("path", "python3 on PATH", python, os.path.realpath(python.parent.parent), note)
-
-
-def _virtual_env(prefix: Path) -> Candidate:
-    """Return the environment of $VIRTUAL_ENV. If it is a temporary one of `uv run --with`, return the one that it extends."""
-    extended = settings(prefix).get("extends-environment", "")
-    if extended.startswith("/"):
-        path = Path(extended)
-        note = f"$VIRTUAL_ENV is a temporary environment of `uv run --with`; the packages that it adds to {path} are left out"
-        return Candidate("variable", "the environment that $VIRTUAL_ENV extends", path, os.path.realpath(path), note)
-    return Candidate("variable", "$VIRTUAL_ENV", prefix, os.path.realpath(prefix))
-
-
-def _on_path(environ: Mapping[str, str]) -> tuple[Path | None, str]:
-    """Return `python3` on PATH, and a note if repro-env's own environment was skipped, which `uvx repro-env` puts first."""
+        yield conda, "conda's base environment", False
     path = environ.get("PATH", os.defpath)
+    if environ.get("UV") and sys.prefix != sys.base_prefix:  # `uvx repro-env` puts its own environment first
+        path = os.pathsep.join(entry for entry in path.split(os.pathsep) if Path(entry) != Path(sys.prefix, "bin"))
     python = shutil.which("python3", path=path)
-    own = Path(sys.prefix, "bin")
-    note = ""
-    if python is not None and environ.get("UV") and sys.prefix != sys.base_prefix and Path(python).parent == own:
-        others = os.pathsep.join(entry for entry in path.split(os.pathsep) if Path(entry) != own)
-        python = shutil.which("python3", path=others)
-        note = f"skipped {sys.prefix}, which is first on PATH, because it is repro-env's own environment"
-    return (None if python is None else Path(python).absolute()), note
+    if python is not None:
+        yield Path(python).absolute(), _ON_PATH, False
 
 
 def project_directories(source: Path, environ: Mapping[str, str]) -> tuple[Path, ...]:

@@ -69,8 +69,8 @@ def identify(
     tell: Tell,
     search: SecretSearch | None = None,
     sources: PackageSources = NONE,
-) -> tuple[tuple[IdentifiedWheel, ...], tuple[str, ...]]:
-    """Identify all distributions of a site. Returns their wheels, sorted by name, and the redacted indexes and find-links.
+) -> tuple[IdentifiedWheel, ...]:
+    """Identify all distributions of a site. Returns their wheels, sorted by name.
 
     Distributions that no wheel can contain are left out, with a message to `tell`: those without RECORD, outside the install
     scheme, or with contradictory metadata. Their files are then plain files of the environment. `sources` adds indexes to those
@@ -86,7 +86,7 @@ def identify(
             identified = _repack(dist, layout, store, why, tell, search)
         if identified is not None:
             wheels.append(msgspec.structs.replace(identified, wheel=msgspec.structs.replace(identified.wheel, site=site_number)))
-    return tuple(sorted(wheels, key=lambda identified: identified.wheel.name)), session.configuration.shown
+    return tuple(sorted(wheels, key=lambda identified: identified.wheel.name))
 
 
 def wheel_file(identified: IdentifiedWheel, store: Store) -> Path:

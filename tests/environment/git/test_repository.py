@@ -41,7 +41,6 @@ def test_facts_of_a_clean_repository(repo: Path, git: Git) -> None:
         date=f"{committed:%Y-%m-%dT%H:%M:%SZ}",
         branch="main",
         remote="",
-        pushed="no",
         dirty=False,
         untracked=(),
     )
@@ -101,15 +100,11 @@ def test_facts_of_a_worktree_and_a_detached_head(repo: Path, git: Git, tmp_path:
     assert facts(tmp_path / "tree").commit == facts(repo).commit
 
 
-def test_a_commit_is_pushed_if_a_remote_branch_contains_it(repo: Path, git: Git, tmp_path: Path) -> None:
-    git(repo, "clone", "--bare", str(repo), str(tmp_path / "bare.git"))
+def test_the_remote_is_that_of_the_branch_or_origin_or_the_first(repo: Path, git: Git, tmp_path: Path) -> None:
     git(repo, "remote", "add", "backup", "https://ann:secret@example.org/backup.git")
-    assert (facts(repo).remote, facts(repo).pushed) == ("https://example.org/backup.git", "unknown")
+    assert facts(repo).remote == "https://example.org/backup.git"
     git(repo, "remote", "add", "origin", str(tmp_path / "bare.git"))
-    git(repo, "fetch", "origin")
-    assert (facts(repo).remote, facts(repo).pushed) == (str(tmp_path / "bare.git"), "yes")
-    git(repo, "commit", "--allow-empty", "-m", "second")
-    assert facts(repo).pushed == "no"
+    assert facts(repo).remote == str(tmp_path / "bare.git")
     git(repo, "config", "branch.main.remote", "backup")
     assert facts(repo).remote == "https://example.org/backup.git"
 
@@ -175,26 +170,13 @@ def test_lists_ignored_paths(repo: Path) -> None:
     assert ignores(repo / "out", ["gone.log"]) == frozenset()
 
 
-def test_in_a_shallow_clone_it_may_be_unknown_whether_a_commit_is_pushed(repo: Path, git: Git, tmp_path: Path) -> None:
-    for name in ("second", "third"):
-        git(repo, "commit", "--allow-empty", "-m", name)
-    git(tmp_path, "clone", "--depth=1", f"file://{repo}", "cut")
-    cut = facts(tmp_path / "cut")
-    assert cut.pushed == "yes"
-    # A CI pipeline fetches a commit by its name. Without the history, no branch is known to contain it.
-    git(repo, "config", "uploadpack.allowAnySHA1InWant", "true")
-    git(tmp_path / "cut", "fetch", "--depth=1", "origin", git(repo, "rev-parse", "HEAD~1"))
-    git(tmp_path / "cut", "checkout", "FETCH_HEAD")
-    assert (facts(tmp_path / "cut").branch, facts(tmp_path / "cut").pushed) == ("", "unknown")
-
-
 def test_a_linked_worktree_with_and_without_its_repository(repo: Path, git: Git, tmp_path: Path) -> None:
     git(repo, "worktree", "add", str(tmp_path / "tree"), "-b", "side")
     (tmp_path / "tree" / "train.py").write_text("print(2)\n")
     assert (facts(tmp_path / "tree").dirty, facts(repo).dirty) == (True, False)
     git(tmp_path, "clone", f"--separate-git-dir={tmp_path / 'store.git'}", str(repo), "apart")
     assert (tmp_path / "apart" / ".git").is_file()
-    assert facts(tmp_path / "apart").pushed == "yes"
+    assert facts(tmp_path / "apart").remote == str(repo)
     repo.rename(tmp_path / "moved")
     assert look(tmp_path / "tree").git is None
     assert "does not name a repository" in look(tmp_path / "tree").problem
@@ -304,15 +286,3 @@ def test_a_symlink_to_a_directory_of_a_repository_has_its_facts(repo: Path, tmp_
     (tmp_path / "link").symlink_to(repo / "sub")
     assert facts(tmp_path / "link") == facts(repo / "sub")
     assert facts(tmp_path / "link").untracked == ("new.py",)
-
-
-def test_a_pushed_commit_is_found_on_any_branch(repo: Path, git: Git, tmp_path: Path) -> None:
-    git(tmp_path, "clone", str(repo), "clone")
-    clone = tmp_path / "clone"
-    git(clone, "branch", "-m", "main", "trunk")
-    assert (facts(clone).branch, facts(clone).pushed) == ("trunk", "yes")
-    git(repo, "branch", "-m", "main", "default")
-    git(clone, "fetch", "--prune", "origin")
-    assert (facts(clone).pushed, facts(clone).remote) == ("yes", str(repo))
-    git(clone, "commit", "--allow-empty", "-m", "mine")
-    assert facts(clone).pushed == "no"

@@ -29,7 +29,7 @@ def interpretation(venv: Path) -> Interpretation:
     prefix = str(venv)
     return Interpretation(
         interpreter=Interpreter(
-            implementation="cpython", version="3.11.7", banner="", executable="/p/bin/python3", prefix="/p", stdlib="/p/lib",
+           version="3.11.7", executable="/p/bin/python3", prefix="/p", stdlib="/p/lib",
             platstdlib="/p/lib", libpython=None, cache_tag="",
         ),
         layout=Layout(prefix=prefix, purelib=SITE, platlib=SITE, scripts="bin", headers="include"),
@@ -245,8 +245,8 @@ def test_a_report_with_unexpected_values_can_be_stored(row: str) -> None:
 def test_owners_are_read_from_record(tmp_path: Path) -> None:
     def distribution(name: str, record: str) -> InstalledDistribution:
         facts = Distribution(
-            name=name, version="13.4.1.3", dist_info=f"{SITE}/{name}.dist-info", site=SITE, installer="pip", tags=(), build="",
-            requested=False, direct_url="", editable=False, has_record=True,
+            name=name, version="13.4.1.3", dist_info=f"{SITE}/{name}.dist-info", site=SITE, tags=(), build="",
+            direct_url="", editable=False, has_record=True,
         )  # fmt: skip
         return InstalledDistribution(facts, record.encode(), b"", b"")
 

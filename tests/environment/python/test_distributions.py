@@ -70,10 +70,8 @@ def test_reads_a_complete_distribution(facts: Interpretation, venv: Path) -> Non
             version="1.0+cpu",
             dist_info=f"{site}/demo_pkg-1.0+cpu.dist-info",
             site=site,
-            installer="pip",
             tags=("py2-none-any", "py3-none-any"),
             build="2",
-            requested=True,
             direct_url="",
             editable=False,
             has_record=True,
@@ -89,7 +87,7 @@ def test_reads_a_complete_distribution(facts: Interpretation, venv: Path) -> Non
 def test_reads_a_distribution_with_only_metadata(facts: Interpretation, venv: Path) -> None:
     install(venv)
     found = single(facts)
-    assert (found.facts.has_record, found.facts.tags, found.facts.installer, found.record) == (False, (), "", b"")
+    assert (found.facts.has_record, found.facts.tags, found.record) == (False, (), b"")
 
 
 def test_a_missing_site_directory_has_no_distributions(facts: Interpretation, venv: Path) -> None:
@@ -111,7 +109,7 @@ def test_reads_what_pip_installs(facts: Interpretation, venv: Path, tmp_path: Pa
     found = scan(facts.layout).distributions
     assert [f"{dist.facts.name}=={dist.facts.version}" for dist in found] == listed == ["demo-pkg==1.0+cpu", "other==1.0"]
     assert found[0].facts.direct_url == (tmp_path / "wheels" / built[0].name).as_uri()
-    assert (found[1].facts.installer, found[1].facts.requested, found[1].facts.tags) == ("pip", True, ("py3-none-any",))
+    assert found[1].facts.tags == ("py3-none-any",)
     assert found[1].record == (venv / found[1].facts.dist_info / "RECORD").read_bytes()
     assert b"o = other:NAME" in found[1].entry_points
 
@@ -174,7 +172,7 @@ def test_only_the_head_of_the_metadata_is_read(facts: Interpretation, venv: Path
     assert "invalid name" in problem(facts)
 
 
-@pytest.mark.parametrize("name", ["METADATA", "RECORD", "WHEEL", "INSTALLER", "direct_url.json", "entry_points.txt"])
+@pytest.mark.parametrize("name", ["METADATA", "RECORD", "WHEEL", "direct_url.json", "entry_points.txt"])
 def test_symlinks_pipes_and_directories_are_problems(facts: Interpretation, venv: Path, name: str) -> None:
     directory = install(venv)
     (directory / name).unlink(missing_ok=True)

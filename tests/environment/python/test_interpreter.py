@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from repro_env.environment.python import interpreter
-from repro_env.environment.python.interpreter import contains_repro_env, interpret, start_up
+from repro_env.environment.python.interpreter import interpret, start_up
 from repro_env.environment.python.selection import choose
 from repro_env.io import package
 from repro_env.schema import codec
@@ -70,13 +68,6 @@ def test_the_facts_can_be_stored_and_are_deterministic(venv: Path) -> None:
     startup = start_up(facts, PLAIN)
     assert codec.decode(codec.canonical(startup), Startup, where="") == startup
     assert start_up(facts, PLAIN) == startup
-
-
-def test_contains_repro_env_detects_its_own_environment(venv: Path) -> None:
-    facts = interpret(str(venv), PLAIN)
-    assert not contains_repro_env(facts)
-    own = msgspec.structs.replace(facts, layout=msgspec.structs.replace(facts.layout, prefix=sys.prefix))
-    assert contains_repro_env(own)
 
 
 # --- unsupported Pythons

@@ -1,4 +1,4 @@
-"""The choice of the Python that is captured, and notes on other candidates."""
+"""The choice of the Python that is captured."""
 
 from __future__ import annotations
 
@@ -39,23 +39,19 @@ def choose_target(source: Path, **variables: str | Path) -> Target:
     return choose(None, {**plain, **{name: str(value) for name, value in variables.items()}}, source)
 
 
-def test_the_first_existing_environment_is_chosen_and_notes_name_others(project: Path, tmp_path: Path) -> None:
+def test_the_first_existing_environment_is_chosen(project: Path, tmp_path: Path) -> None:
     names = ("VIRTUAL_ENV", "CONDA_PREFIX", "UV_PROJECT_ENVIRONMENT")
     variables = {name: environment(tmp_path / name) for name in names}
     venv = environment(project.parents[1] / ".venv")
     while variables:
-        (name, path), *others = variables.items()
+        name, path = next(iter(variables.items()))
         found = choose_target(project, CONDA_DEFAULT_ENV="training", **variables)
         assert (found.why, found.path, found.explicit, found.venv) == (f"${name}", path / "bin/python", True, path)
-        assert [note.partition(" (")[0] for note in found.notes] == [
-            *(f"${variable}" for variable, _ in others),
-            ".venv of the project",
-        ]
         del variables[name]
     found = choose_target(project)
-    assert (found.why, found.path, found.explicit, found.notes) == (".venv of the project", venv / "bin/python", False, ())
+    assert (found.why, found.path, found.explicit) == (".venv of the project", venv / "bin/python", False)
     found = choose(str(tmp_path / "system"), {"VIRTUAL_ENV": str(venv)}, project)
-    assert (found.path, found.notes) == (tmp_path / "system/bin/python", ())
+    assert found.path == tmp_path / "system/bin/python"
     venv.rename(venv.with_name("env"))
     assert choose_target(project).path == tmp_path / "system/bin/python3"
 
@@ -87,19 +83,7 @@ def test_the_projects_venv_is_preferred_to_condas_base_environment(project: Path
     path = f"{base}/bin:{tmp_path}/system/bin"
     assert choose_target(project, PATH=path, **variables).why == "conda's base environment"
     venv = environment(project / ".venv")
-    found = choose_target(project, PATH=path, **variables)
-    assert found.path == venv / "bin/python"
-    (note,) = found.notes
-    assert note.startswith(f"conda's base environment ({base}) is active")
-    assert note.endswith(f"--python {base}")
-    activated = f"{venv}/bin:{path}"
-    assert choose_target(project, PATH=activated, VIRTUAL_ENV=venv, **variables).notes == ()
-
-
-def test_there_is_no_note_on_a_second_name_of_the_same_environment(project: Path, tmp_path: Path) -> None:
-    venv = environment(tmp_path / "kept-elsewhere")
-    (project / ".venv").symlink_to(venv)
-    assert choose_target(project, VIRTUAL_ENV=venv).notes == ()
+    assert choose_target(project, PATH=path, **variables).path == venv / "bin/python"
 
 
 def test_a_relative_uv_environment_is_relative_to_the_workspace(project: Path) -> None:
@@ -153,13 +137,10 @@ def test_a_venv_that_git_tracks_is_not_started(project: Path, git: Git) -> None:
 def test_the_environment_of_repro_env_is_not_chosen(project: Path, tmp_path: Path) -> None:
     own = f"{sys.prefix}/bin"
     uvx = {"UV": "/usr/bin/uv", "PATH": f"{own}:{tmp_path}/system/bin"}
-    found = choose_target(project, **uvx)
-    assert found.path == tmp_path / "system/bin/python3"
-    assert "repro-env's own" in found.notes[0]
+    assert choose_target(project, **uvx).path == tmp_path / "system/bin/python3"
     venv = environment(project / ".venv")
     added = environment(tmp_path / "cache", f"home = /usr/bin\nextends-environment = {venv}\n")
-    found = choose_target(project, VIRTUAL_ENV=added, **uvx)
-    assert (found.path, len(found.notes)) == (venv / "bin/python", 1)
+    assert choose_target(project, VIRTUAL_ENV=added, **uvx).path == venv / "bin/python"
 
 
 def test_a_missing_python_is_an_error(project: Path) -> None:

@@ -300,8 +300,8 @@ def test_modules_on_sys_path_and_libraries_of_the_environment_are_not_bundled(
 def test_a_driver_in_the_environment_belongs_to_its_wheel_and_another_to_the_driver(captured: Captured) -> None:
     wheel = InstalledDistribution(
         Distribution(
-            name="nvidia", version="1", dist_info="lib/nvidia-1.dist-info", site="lib", installer="", tags=(), build="",
-            requested=False, direct_url="", editable=False, has_record=True,
+            name="nvidia", version="1", dist_info="lib/nvidia-1.dist-info", site="lib", tags=(), build="",
+            direct_url="", editable=False, has_record=True,
         ),
         b"x/libcuda.so.1,,\n", b"", b"",
     )  # fmt: skip

@@ -56,7 +56,7 @@ def facts(home: Path) -> Interpretation:
     (env / "bin/python").symlink_to(alias / "bin/python3")
     return Interpretation(
         interpreter=Interpreter(
-            implementation="cpython", version="3.11.9", banner="3.11.9", executable=f"{home}/bin/{NAME}", prefix=str(alias),
+           version="3.11.9", executable=f"{home}/bin/{NAME}", prefix=str(alias),
             stdlib=f"{alias}/lib/{NAME}", platstdlib=f"{alias}/lib/{NAME}", libpython=f"{home}/lib/libpython3.11.so.1.0",
             cache_tag="cpython-311",
         ),

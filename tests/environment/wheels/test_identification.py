@@ -61,14 +61,13 @@ class Installation:
         self.index.asked.clear()
         options = {"index_url": MIRROR, "proxy": self.index.proxy, "retries": "0"} | options
         with configured(self._patch, **options):
-            found, _ = identify(
+            return identify(
                 distributions.scan(self.facts.layout).distributions,
                 self.facts.layout,
                 store=self.store,
                 tell=self.said,
                 sources=named,
             )
-            return found
 
     def identified(self, named: PackageSources = NONE, **options: str) -> IdentifiedWheel:
         (found,) = self.identify(named, **options)
@@ -431,7 +430,6 @@ def test_a_package_that_pip_installed_is_identified(tmp_path: Path) -> None:
     need(done.returncode == 0, f"an index that has iniconfig: {done.stderr[-300:]}")
     facts = interpreter.interpret(str(venv), {})
     store = Store.open(tmp_path / "store")
-    (found,), indexes = identify(distributions.scan(facts.layout).distributions, facts.layout, store=store, tell=Silent())
-    assert indexes
+    (found,) = identify(distributions.scan(facts.layout).distributions, facts.layout, store=store, tell=Silent())
     assert found.hint.origin in ("index", "bundled")
     assert len(wheel.canonical(facts_of(found, store), facts.layout, name="iniconfig").entries) > 3
