@@ -186,9 +186,20 @@ def enforce_rate(session: Any) -> None:
 
 def _timed_pool(inner: Any, *args: Any, **options: Any) -> Any:
     pool = inner(*args, **options)
-    if pool.ConnectionCls.response_class is not _timed_response():
-        pool.ConnectionCls = type(pool.ConnectionCls.__name__, (pool.ConnectionCls,), {"response_class": _timed_response()})
+    if not issubclass(pool.ConnectionCls, _TimedConnection):
+        pool.ConnectionCls = type(pool.ConnectionCls.__name__, (_TimedConnection, pool.ConnectionCls), {})
     return pool
+
+
+class _TimedConnection:
+    """Mixin of a connection: `http.client` calls `response_class` for each response."""
+
+    host: str
+    port: int | None
+
+    def response_class(self, sock: Any, *args: Any, **options: Any) -> Any:
+        # The socket is not asked for the address: it has none if the server answered and closed the connection during an upload.
+        return _timed_response()(f"{self.host}:{self.port}", sock, *args, **options)
 
 
 @functools.cache
@@ -196,9 +207,9 @@ def _timed_response() -> Any:
     from http.client import HTTPResponse  # it imports `ssl`, which takes long
 
     class Response(HTTPResponse):
-        def __init__(self, sock: Any, *args: Any, **options: Any) -> None:
-            super().__init__(sock, *args, **options)
-            self._timed = _TimedReader(self.fp.detach(), "{0[0]}:{0[1]}".format(sock.getpeername()))
+        def __init__(self, where: str, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            self._timed = _TimedReader(self.fp.detach(), where)
             self.fp = io.BufferedReader(self._timed)
 
         def begin(self) -> None:

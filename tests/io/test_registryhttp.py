@@ -179,6 +179,25 @@ def test_empty_chunks_of_a_body_are_skipped() -> None:
     assert b"Transfer-Encoding: chunked" in request_heads[0]
 
 
+def test_the_answer_of_a_server_that_refuses_an_upload_is_not_lost() -> None:
+    """The server answers after the head of the request and closes the connection, while the body is still being sent."""
+    closed = threading.Event()
+
+    def refuse(connection: socket.socket) -> None:
+        respond("413 x")(connection)
+        connection.close()
+        closed.set()
+
+    def body() -> Iterator[bytes]:
+        yield b"a"
+        closed.wait(60)
+        yield b"b"
+        yield b"c"
+
+    with server(refuse) as url, registryhttp.Web().send("PUT", url, body=registryhttp.Source(body())) as answer:
+        assert answer.status == 413
+
+
 def test_netrc_and_cookies_are_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("NETRC", raising=False)
