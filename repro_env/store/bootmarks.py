@@ -6,6 +6,8 @@ before the last start of the machine is checked once before it is used, because 
 
 from __future__ import annotations
 
+import contextlib
+import os
 from functools import cached_property
 from pathlib import Path
 
@@ -30,7 +32,8 @@ class Boot:
         except (OSError, UnicodeDecodeError):
             return False
         if is_marked:
-            self.mark(name, key)
+            with contextlib.suppress(OSError):
+                os.utime(self._directory / name)  # written again, it would be empty for a moment for other processes
         return is_marked
 
     def mark(self, name: str, key: str = "") -> None:

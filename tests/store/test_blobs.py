@@ -4,6 +4,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,13 @@ def test_an_existing_blob_is_not_fetched_again(store: Store) -> None:
         yield b""
 
     assert store.blobs.put(never(), DIGEST, where="example.org") == path
+
+
+def test_commands_that_use_a_blob_at_once_do_not_read_it_again(store: Store) -> None:
+    name = store.blobs.put(_chunks(DATA), DIGEST, where="example.org").name
+    key = (store.root / "boot" / name).read_text().partition(" ")[2]
+    with ThreadPoolExecutor(2) as pool:
+        assert all(pool.map(lambda _: store.boot.is_marked(name, key), range(4000)))
 
 
 @pytest.mark.parametrize("data", [DATA[:-1], DATA + b"x", b"", bytes([DATA[0] ^ 1]) + DATA[1:]])
