@@ -28,6 +28,7 @@ CASES = [json.loads(line) for line in (HONEST / "cases.jsonl").read_text().split
 def side(directory: Path) -> Side:
     facts = msgspec.json.decode((directory / "start.json").read_bytes())
     facts["trace"] = facts["trace"] is not None  # in these records it is the number of steps between digests
+    facts["source"].pop("siblings", None)  # these records have a key that was removed
     start = msgspec.convert(facts, Start)
     facts = msgspec.json.decode((directory / "end.json").read_bytes())
     facts.pop("compiled", None)  # these records have a key that was removed
