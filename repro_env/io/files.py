@@ -246,6 +246,14 @@ def read_head(path: Path, most: int) -> bytes:
         return b""
 
 
+def may_exist(path: Path) -> bool:
+    """Whether a path exists. Also true if this cannot be known, such as below a directory that this user may not enter."""
+    try:
+        return path.exists()
+    except OSError:
+        return True
+
+
 def read_text(path: Path, most: int = 16 << 20) -> str:
     """The text of a small file; symlinks are followed. Empty if it cannot be read or has more than `most` bytes."""
     try:

@@ -24,6 +24,7 @@ from repro_env.store.store import Store
 from tests.api.test_execute import Fake, Place, Work, writes
 from tests.environment.conftest import Git, git  # noqa: F401
 from tests.fakes import specs
+from tests.fakes.rights import file_modes_obeyed
 
 
 @pytest.fixture
@@ -266,6 +267,29 @@ def test_changed_and_missing_data_are_found_once_for_all_runs(place: Place, tmp_
     (data / "x").unlink()
     data.rmdir()
     assert findings(run_audit(place)) == [("data", "gone", str(data))]
+
+
+def test_data_and_checkpoints_below_a_closed_directory_are_unknown(place: Place, tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    for name in ("data", "ck"):
+        (closed / name).mkdir(parents=True)
+    (closed / "data" / "x").write_text("x")
+    parent = Parent(id="0197cccc-0000-7000-8000-000000000000", record=None, how="named")
+    run(place, data=((str(closed / "data"), ""),), checkpoints=((str(closed / "ck"), ""),), parents=(parent,))
+    closed.chmod(0)
+    try:
+        with file_modes_obeyed():
+            done = run_audit(place)
+    finally:
+        closed.chmod(0o755)
+    by_part = {finding.part: finding for finding in done.findings}
+    assert {part: finding.state for part, finding in by_part.items()} == {
+        "parent": "gone",
+        "checkpoint": "unknown",
+        "data": "unknown",
+    }
+    assert "Permission denied" in by_part["data"].why
+    assert "Permission denied" in by_part["checkpoint"].why
 
 
 def saves(directory: Path, **files: str) -> Work:

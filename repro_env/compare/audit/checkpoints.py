@@ -7,6 +7,7 @@ from pathlib import Path
 
 from repro_env.compare.audit import findings as rule
 from repro_env.compare.audit.findings import Claim, Finding, State
+from repro_env.io.files import may_exist
 from repro_env.runs.records import checkpointstate
 from repro_env.runs.records.checkpointstate import Listing, written_files
 from repro_env.runs.records.records import Run
@@ -56,7 +57,7 @@ def _compare(source: str, users: Sequence[_User], listing: Listing, store: Store
     """Compare the directory with `listing`, which the first of `users` recorded."""
     last_run, last_mount = users[0]
     files = [file for file in listing.files if file.target == last_mount.target]
-    if not Path(source).exists():
+    if not may_exist(Path(source)):
         return [_finding(source, "gone", f"it does not exist; the last run left {len(files)} files in it", last_run)]
     current = checkpointstate.scan([Mount(kind="checkpoints", source=source, target=last_mount.target)], store)
     if current is None or any(line.startswith(f"{last_mount.target} (") for line in current.others):

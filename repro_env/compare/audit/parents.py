@@ -59,9 +59,8 @@ class _Elsewhere:
 
 def _find_mounted(parent: str, run: Run) -> Path | None:
     for mount in run.start.data:
-        directory = run_containing(Path(mount.source))
-        if directory is not None:
-            with contextlib.suppress(ReproEnvError):
-                if records.read(directory).start.id == parent:
-                    return directory
+        with contextlib.suppress(ReproEnvError, OSError):
+            directory = run_containing(Path(mount.source))
+            if directory is not None and records.read(directory).start.id == parent:
+                return directory
     return None

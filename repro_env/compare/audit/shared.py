@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from repro_env.compare.audit.findings import Answer, Shared, State
+from repro_env.io.files import may_exist
 from repro_env.oci.config import ImageConfig
 from repro_env.runs.records.records import Run
 from repro_env.runs.specsearch import Found, Specs
@@ -118,7 +119,7 @@ class SharedParts:
         is_own = self._runs.is_relative_to(root) or (
             found is not None and sourcedirectory.is_trusted(found.spec, found.directory, self._store)
         )
-        if is_own and root.is_dir() and self._is_live(fact, found, run):
+        if is_own and self._is_live(fact, found, run):
             return None
         where = "the store, the spec's blobs or its directory"
         if found is not None and (found.directory / files.REMOTE).is_file():
@@ -126,7 +127,7 @@ class SharedParts:
         return "gone", f"it is not in {where}"
 
     def _is_live(self, fact: SourceFact, found: Found | None, run: Run) -> bool:
-        """Whether the source directory is equal to the recorded tree now."""
+        """Whether the source directory exists, and is equal to the recorded tree now."""
         from repro_env.compare.environments.code import live_code
         from repro_env.environment.wheels import layers
         from repro_env.io.files import FileContents
@@ -139,7 +140,7 @@ class SharedParts:
             code = live_code(source, source_directory(fact), found.directory, self._store, without=never)
             entries = sorted(code.entries.values(), key=lambda entry: entry.key)
             return layers.tree_blob(entries, FileContents(source_directory(fact)), facts=self._store.facts).sha256 == fact.digest
-        except ReproEnvError:
+        except (OSError, ReproEnvError):
             return False
 
     def _check_pushed(self, fact: SourceFact, found: Found, where: str) -> Answer:
@@ -180,7 +181,7 @@ class SharedParts:
 
         if fact.digest is None:
             return "unknown", "its digest was not recorded"
-        if not Path(fact.source).exists():
+        if not may_exist(Path(fact.source)):
             return "gone", f"it does not exist; the run saw it at {fact.target}"
         if fact.source not in self._data_digests:
             try:
@@ -189,7 +190,7 @@ class SharedParts:
                 self._data_digests[fact.source] = error
         current = self._data_digests[fact.source]
         if isinstance(current, DataError):
-            return "unknown", f"it cannot be read: {current.what}"
+            return "unknown", f"it could not be compared: {current.what}"
         if current == fact.digest:
             return None
         return "changed", f"its digest was {fact.digest[:19]}… and is {current[:19]}… now"

@@ -9,7 +9,7 @@ import msgspec
 
 from repro_env.compare.environments.difference import Difference, NotCompared
 from repro_env.compare.environments.trees import changes, describe
-from repro_env.io.files import output_files
+from repro_env.io.files import may_exist, output_files
 from repro_env.oci.entry import Entry, entries_from_notes, entries_of, sort_with_parents
 from repro_env.runs.start import snapshot, sourcedirectory
 from repro_env.runs.start.data import candidate_paths
@@ -128,7 +128,7 @@ def compare_data(
     for data in spec.observed.data:
         captured_paths = candidate_paths(data, source.path, root) if root is not None and source is not None else ()
         candidates = [named[data.path]] if data.path in named else captured_paths
-        path = next((path for path in candidates if path.exists()), None)
+        path = next((path for path in candidates if may_exist(path)), None)
         if path is None:
             why = "these data were not found" if candidates else "this spec was not captured here"
             missing.append(NotCompared(what=f"data {data.path}", why=f"{why}; name their path: --data SRC:{data.path}"))
