@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from repro_env.compare.environments import code, comparison, sides
-from repro_env.compare.environments.difference import Difference, sort_differences
+from repro_env.compare.environments.difference import Difference, NotCompared, sort_differences
 from repro_env.compare.environments.sides import Operand, Side, SpecOperand, parse_operand
 from repro_env.environment.live import Request
 from repro_env.environment.python import selection
@@ -32,6 +32,8 @@ class DiffResult(msgspec.Struct, frozen=True, kw_only=True):
     right: SideSummary
     differences: tuple[Difference, ...]
     """Ordered."""
+    not_compared: tuple[NotCompared, ...]
+    """Code and data of a spec whose other side is a live environment, which has neither."""
     same_layers: int
     """The number of diff IDs that both sides have."""
     same_distributions: int
@@ -39,7 +41,8 @@ class DiffResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def same(self) -> bool:
-        return not any(difference.counts for difference in self.differences)
+        """Whether everything was compared and no difference counts."""
+        return not self.not_compared and not any(difference.counts for difference in self.differences)
 
 
 def diff(left: str, right: str, start: Path, environ: Mapping[str, str], *, store: Store, tell: Tell) -> DiffResult:
@@ -48,12 +51,16 @@ def diff(left: str, right: str, start: Path, environ: Mapping[str, str], *, stor
     left_side = _open_side(first, second, start, environ, store, tell)
     right_side = _open_side(second, first, start, environ, store, tell)
     differences = list(comparison.environments(left_side, right_side, store).differences)
+    missing: list[NotCompared] = []
     if isinstance(first, SpecOperand) and isinstance(second, SpecOperand):
         differences += _compare_specs(first, second)
+    else:
+        missing = [entry for side in (first, second) if isinstance(side, SpecOperand) for entry in _not_compared(side)]
     return DiffResult(
         left=_summarize(left_side),
         right=_summarize(right_side),
         differences=sort_differences(differences),
+        not_compared=tuple(missing),
         same_layers=len({layer.diff_id for layer in left_side.layers} & {layer.diff_id for layer in right_side.layers}),
         same_distributions=len(_artifacts(left_side) & _artifacts(right_side)),
     )
@@ -77,6 +84,14 @@ def _compare_specs(left: SpecOperand, right: SpecOperand) -> list[Difference]:
         why = "runs use this path for the code"
         differences.append(Difference(level="source", what="directory", left=paths[0], right=paths[1], why=why, counts=False))
     return differences
+
+
+def _not_compared(side: SpecOperand) -> list[NotCompared]:
+    """Return what a live environment does not have."""
+    why = "a live environment has none; compare it with the capture: repro-env check"
+    source, data = side.spec.observed.source, side.spec.observed.data
+    names = [*(["source"] if source is not None else []), *(f"data {item.path}" for item in data)]
+    return [NotCompared(what=name, why=why) for name in names]
 
 
 def _open_side(operand: Operand, other: Operand, start: Path, environ: Mapping[str, str], store: Store, tell: Tell) -> Side:

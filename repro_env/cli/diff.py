@@ -27,7 +27,10 @@ In the list, `-` marks what only A has, `+` what only B has, and `~` what differ
 numbers come first. Digests that differ because of them come last. Observed facts about the machines (GPU, CPU, kernel)
 are listed, but are not counted as differences.
 
-Exit code 0: environment, code and data are the same, as far as both sides have them. 1: they differ.
+Code and data are compared if both A and B are specs. For a spec and a live environment, they are listed as not compared;
+`repro-env check` compares them.
+
+Exit code 0: everything that was captured is the same. 1: something differs, or could not be compared.
 """
 
 
@@ -61,9 +64,13 @@ def _print(comparison: DiffResult, *, all_: bool) -> None:
     page.row("B", _side(comparison.right), indent=0)
     if comparison.same:
         page.verdict("same", _equal_parts(comparison), "green")
+    elif not any(difference.counts for difference in comparison.differences):
+        page.verdict(
+            "not compared", f"no difference was found, but something was not compared; {_equal_parts(comparison)}", "red"
+        )
     else:
         page.verdict("different", f"{differences.summary(comparison.differences)}; {_equal_parts(comparison)}", "red")
-    differences.show(page, comparison.differences)
+    differences.show(page, comparison.differences, comparison.not_compared)
     page.print()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +12,7 @@ import msgspec
 import pytest
 
 from repro_env.api.diff import DiffResult, diff
-from repro_env.compare.environments import comparison
+from repro_env.compare.environments import comparison, sides
 from repro_env.compare.environments.difference import Difference
 from repro_env.compare.environments.sides import spec_side
 from repro_env.oci.entry import Entry, sort_with_parents
@@ -19,7 +20,7 @@ from repro_env.schema import codec
 from repro_env.schema.environment import SystemPackage
 from repro_env.schema.errors import ReproEnvError, SpecError
 from repro_env.schema.progress import Silent
-from repro_env.schema.spec import Spec
+from repro_env.schema.spec import Data, Spec
 from repro_env.store.packages.wheelfile import FACTS, open_facts
 from repro_env.store.specs.blobs import SpecBlobs
 from repro_env.store.specs.lookup import locate
@@ -229,6 +230,22 @@ def test_changed_code_of_two_specs_is_listed(tmp_path: Path, store: Store, monke
         ("source", "more.py"),
         ("source", "train.py"),
     ]
+
+
+@pytest.mark.parametrize("is_left", [True, False])
+def test_code_and_data_of_a_spec_are_not_compared_with_a_live_environment(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch, is_left: bool
+) -> None:
+    made = spec(tmp_path / "one")
+    data = (Data(path="/data", digest=made.digest, files=1, size=1),)
+    made = msgspec.structs.replace(made, observed=msgspec.structs.replace(made.observed, data=data))
+    rewrite(tmp_path / "one", made)
+    monkeypatch.setattr(sides, "live_side", lambda request, tell: spec_side(made, tmp_path / "one", "live", store))
+    left, right = ("one", sys.executable) if is_left else (sys.executable, "one")
+    result = run_diff(left, right, tmp_path, store)
+    assert result.differences == ()
+    assert [entry.what for entry in result.not_compared] == ["source", "data /data"]
+    assert not result.same
 
 
 @pytest.mark.parametrize(

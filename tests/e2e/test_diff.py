@@ -48,7 +48,7 @@ def own(result: Mapping[str, Any]) -> list[dict[str, Any]]:
 def test_two_paths_differ_only_where_they_must(two: tuple[parts.Project, parts.Project]) -> None:
     here, there = two
     result = diff(here, here.directory, there.directory)
-    assert set(result) == {"same", "left", "right", "differences", "same_layers", "same_distributions"}
+    assert set(result) == {"same", "left", "right", "differences", "not_compared", "same_layers", "same_distributions"}
     named = {difference["what"]: difference for difference in own(result)}
     assert set(named) >= {"prefix", "command", "PATH", "VIRTUAL_ENV", "pyvenv.cfg", "bin/activate"}
     assert "bin/Activate.ps1" not in named
@@ -63,12 +63,18 @@ def test_two_paths_differ_only_where_they_must(two: tuple[parts.Project, parts.P
 
 
 def test_specs_and_live_environments_agree(two: tuple[parts.Project, parts.Project]) -> None:
+    """The code of a spec has no counterpart in a live environment, so it is listed, and the sides are not called the same."""
     here, there = two
-    for word in (here.directory, here.directory / "repro", here.python, here.python.parents[1]):
-        result = diff(here, here.directory, word)
-        assert (result["same"], own(result)) == (True, []), word
-    active = diff(here, here.directory, "live", env={"VIRTUAL_ENV": str(here.python.parents[1])})
-    assert active["same"]
+    env = {"VIRTUAL_ENV": str(here.python.parents[1])}
+    for word in (here.directory, here.directory / "repro", here.python, here.python.parents[1], "live"):
+        result = diff(here, here.directory, word, env=env)
+        is_spec = word in (here.directory, here.directory / "repro")
+        assert (result["same"], own(result)) == (is_spec, []), word
+        assert [entry["what"] for entry in result["not_compared"]] == ([] if is_spec else ["source"])
+    text = here.run("diff", here.directory, here.python, code=1).out
+    assert "not compared" in text
+    assert "repro-env check" in text
+    assert diff(here, here.python, here.python)["same"]
     expected = {difference["what"] for difference in own(diff(here, here.directory, there.directory))}
     assert {difference["what"] for difference in own(diff(here, here.python, there.python))} == expected
 
@@ -88,7 +94,7 @@ def test_differences_of_packages_come_before_differences_of_paths(two: tuple[par
     assert [difference["what"] for difference in own(result) if difference["level"] == "files" and not difference["moved"]] == [
         "notes.txt"
     ]
-    assert diff(here, there.directory, there.python)["same"], "all is as it was again"
+    assert own(diff(here, there.directory, there.python)) == [], "all is as it was again"
 
 
 def test_diff_writes_only_its_caches(two: tuple[parts.Project, parts.Project]) -> None:

@@ -27,7 +27,7 @@ def test_data_below_a_closed_directory_are_not_compared_and_the_others_are(tmp_p
     (tmp_path / "closed").chmod(0)
     try:
         with file_modes_obeyed():
-            differences, missing = code.compare_data(spec, dict(zip(("/data/train", "/data/open"), paths)), store, root=None)
+            differences, missing = code.compare_data(spec, {f"/data/{path.name}": path for path in paths}, store, root=None)
     finally:
         (tmp_path / "closed").chmod(0o755)
     assert [difference.what for difference in differences] == ["/data/open"]
