@@ -18,24 +18,16 @@ from repro_env.compare.outputs.ignore import parse
 from repro_env.compare.outputs.results import Globs, Side
 from repro_env.compare.outputs.verdict import Verdict
 from repro_env.sandbox.outputs import locate
-from repro_env.schema.run import End, SourceFact, Start
+from repro_env.schema.run import End, Start
 from tests.compare.outputs.sides import BITWISE, look
 
 HONEST = Path(__file__).with_name("honest")
 CASES = [json.loads(line) for line in (HONEST / "cases.jsonl").read_text().splitlines()]
 
 
-def known(kind: type[msgspec.Struct], record: dict[str, Any]) -> dict[str, Any]:
-    """The fields that a record has today. These records have some that were removed since."""
-    return {name: value for name, value in record.items() if name in kind.__struct_fields__}
-
-
 def side(directory: Path) -> Side:
-    record = known(Start, msgspec.json.decode((directory / "start.json").read_bytes()))
-    source = known(SourceFact, record["source"])
-    # In these records it is the number of steps between digests.
-    start = msgspec.convert(record | {"source": source, "trace": record["trace"] is not None}, Start)
-    end = msgspec.convert(known(End, msgspec.json.decode((directory / "end.json").read_bytes())), End)
+    start = msgspec.json.decode((directory / "start.json").read_bytes(), type=Start)
+    end = msgspec.json.decode((directory / "end.json").read_bytes(), type=End)
     digests = {output.path: output.sha256 for output in end.outputs}
     evidence = of_run(start, end, start.source.path, random_names(list(digests)))
     without_console = msgspec.structs.replace(end, console=())
