@@ -32,7 +32,7 @@ COMMANDS = {
     "store": "Show and clean up the local store.",
     "doctor": "Check whether this machine can run commands, and suggest fixes.",
 }
-"""Name -> one line of help that fits 80 columns. The module of that name has the function `add(app)`."""
+"""Name -> one line of help that fits 80 columns. The module of that name has the function `command`, or a Typer `group`."""
 
 _TRANSPARENT = ("ci", "exec", "sensitivity", "shell", "verify")
 """Commands that run a command of the user, whose output would mix with a progress line."""
@@ -66,7 +66,12 @@ def application(name: str | None) -> typer.Typer:
     )
     app.callback()(_options)
     for command in [name] if name in COMMANDS else COMMANDS:
-        importlib.import_module(f"repro_env.cli.{command}").add(app)
+        module = importlib.import_module(f"repro_env.cli.{command}")
+        if hasattr(module, "group"):
+            app.add_typer(module.group, name=command, help=COMMANDS[command])
+        else:
+            parser_class = getattr(module, "Command", None)
+            app.command(name=command, cls=parser_class, short_help=COMMANDS[command])(module.command)
     return app
 
 

@@ -8,9 +8,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from repro_env.cli import app as commands
 from repro_env.cli.ui import messages
 from repro_env.cli.ui.options import JsonOption, check_source, parse_data, parse_path, value
 
@@ -25,21 +22,6 @@ _SHOWN = 10
 """Entries of a list."""
 _NAMED = 8
 """Variables that a line names. The others are counted."""
-
-
-_HELP = """\
-Capture a Python environment in a spec, file for file, together with the code and the digests of the data.
-
-\b
-  repro-env capture                            capture the active environment, and the code in this directory
-  repro-env capture --python ENV --with git    capture another environment, and add Git to it
-
-Files that cannot be downloaded again are bundled with the spec. The capture fails if a file seems to contain a secret.
-"""
-
-
-def add(app: typer.Typer) -> None:
-    app.command(name="capture", help=_HELP, short_help=commands.COMMANDS["capture"])(command)
 
 
 def command(
@@ -80,6 +62,14 @@ def command(
     ] = None,
     json: JsonOption = False,
 ) -> None:
+    """Capture a Python environment in a spec, file for file, together with the code and the digests of the data.
+
+    \b
+      repro-env capture                            capture the active environment, and the code in this directory
+      repro-env capture --python ENV --with git    capture another environment, and add Git to it
+
+    Files that cannot be downloaded again are bundled with the spec. The capture fails if a file seems to contain a secret.
+    """
     from repro_env.api.capture import Request, capture
     from repro_env.environment.code import CodeRequest
     from repro_env.store.store import Store

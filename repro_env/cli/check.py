@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from repro_env.cli import app as commands
 from repro_env.cli.ui import messages
 from repro_env.cli.ui.options import AllOption, JsonOption, SourceOption, SpecArgument, check_source, parse_data, value
 from repro_env.schema.errors import UsageError
@@ -16,28 +15,6 @@ from repro_env.schema.errors import UsageError
 if TYPE_CHECKING:
     from repro_env.api.check import CheckOptions, CheckResult
     from repro_env.schema.spec import Spec
-
-_HELP = """\
-Compare the live environment, the code and the data with the spec, and list what changed since the capture.
-
-\b
-  repro-env check                    compare everything
-  repro-env check --environment      compare packages, edited files, interpreter, system and variables
-  repro-env check --project          compare the code; needs neither the environment nor the store (for CI)
-
-Every file is compared byte for byte, so edits in site-packages and upgrades of system libraries are found. Variables that
-can change numbers are compared with those of your shell. Data is compared at the path that runs use; to compare
-another path, use --data.
-
-In the list, `-` marks what was removed, `+` what was added, and `~` what changed (captured -> now). Differences that can
-change numbers come first. A different Git commit with the same files is listed, but is not counted as a difference.
-
-Exit code 0: nothing changed. 1: something changed, or could not be compared.
-"""
-
-
-def add(app: typer.Typer) -> None:
-    app.command(name="check", help=_HELP, short_help=commands.COMMANDS["check"])(command)
 
 
 def command(
@@ -58,6 +35,22 @@ def command(
     all_: AllOption = False,
     json: JsonOption = False,
 ) -> None:
+    """Compare the live environment, the code and the data with the spec, and list what changed since the capture.
+
+    \b
+      repro-env check                    compare everything
+      repro-env check --environment      compare packages, edited files, interpreter, system and variables
+      repro-env check --project          compare the code; needs neither the environment nor the store (for CI)
+
+    Every file is compared byte for byte, so edits in site-packages and upgrades of system libraries are found. Variables that
+    can change numbers are compared with those of your shell. Data is compared at the path that runs use; to compare
+    another path, use --data.
+
+    In the list, `-` marks what was removed, `+` what was added, and `~` what changed (captured -> now). Differences that can
+    change numbers come first. A different Git commit with the same files is listed, but is not counted as a difference.
+
+    Exit code 0: nothing changed. 1: something changed, or could not be compared.
+    """
     from repro_env.api.check import check
     from repro_env.specs.argument import open_spec
     from repro_env.store.store import Store

@@ -21,18 +21,6 @@ from repro_env.schema.errors import ReproEnvError, SandboxError, UsageError
 if TYPE_CHECKING:
     from repro_env.api.doctor import Diagnosis
 
-_HELP = """\
-Compare the checked-out code with the spec and rebuild the image. Optionally run a command, verify the run and push the image.
-
-\b
-  repro-env ci
-  repro-env ci --exec 'train.py --epochs 1' --verify
-  repro-env ci --push REGISTRY/TEAM/NAME:TAG
-
-The first step that fails ends the job, with the exit code of that step. In GitHub Actions, the result is also written as
-outputs, annotations and a job summary. Each option can also be set by a variable, for example REPRO_ENV_CI_EXEC for --exec.
-"""
-
 
 class _Report:
     """The results of the steps so far."""
@@ -52,10 +40,6 @@ class _Report:
 
     def conclude(self, verdict: str, sentence: str, advice: str = "") -> None:
         self.verdict, self.sentence, self.advice = verdict, sentence, advice
-
-
-def add(app: typer.Typer) -> None:
-    app.command(name="ci", help=_HELP, short_help=commands.COMMANDS["ci"])(command)
 
 
 def command(
@@ -103,6 +87,16 @@ def command(
     ] = False,
     json: JsonOption = False,
 ) -> None:
+    """Compare the checked-out code with the spec and rebuild the image. Optionally run a command, verify the run and push the image.
+
+    \b
+      repro-env ci
+      repro-env ci --exec 'train.py --epochs 1' --verify
+      repro-env ci --push REGISTRY/TEAM/NAME:TAG
+
+    The first step that fails ends the job, with the exit code of that step. In GitHub Actions, the result is also written as
+    outputs, annotations and a job summary. Each option can also be set by a variable, for example REPRO_ENV_CI_EXEC for --exec.
+    """
     from repro_env.registry.reference import parse
 
     report = _Report()

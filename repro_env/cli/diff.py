@@ -8,34 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from repro_env.cli import app as commands
 from repro_env.cli.ui import messages
 from repro_env.cli.ui.options import AllOption, JsonOption
 
 if TYPE_CHECKING:
     from repro_env.api.diff import DiffResult, SideSummary
-
-_HELP = """\
-Compare two environments, and list the differences.
-
-\b
-A and B can each be:
-  a spec                its directory, a bundle FILE, or a REF in a registry
-  a live environment    its Python, its directory, or the word `live` for the active environment
-
-In the list, `-` marks what only A has, `+` what only B has, and `~` what differs (A -> B). Differences that can change
-numbers come first. Digests that differ because of them come last. Observed facts about the machines (GPU, CPU, kernel)
-are listed, but are not counted as differences.
-
-Code and data are compared if both A and B are specs. For a spec and a live environment, they are listed as not compared;
-`repro-env check` compares them.
-
-Exit code 0: everything that was captured is the same. 1: something differs, or could not be compared.
-"""
-
-
-def add(app: typer.Typer) -> None:
-    app.command(name="diff", help=_HELP, short_help=commands.COMMANDS["diff"])(command)
 
 
 def command(
@@ -44,6 +21,22 @@ def command(
     all_: AllOption = False,
     json: JsonOption = False,
 ) -> None:
+    """Compare two environments, and list the differences.
+
+    \b
+    A and B can each be:
+      a spec                its directory, a bundle FILE, or a REF in a registry
+      a live environment    its Python, its directory, or the word `live` for the active environment
+
+    In the list, `-` marks what only A has, `+` what only B has, and `~` what differs (A -> B). Differences that can change
+    numbers come first. Digests that differ because of them come last. Observed facts about the machines (GPU, CPU, kernel)
+    are listed, but are not counted as differences.
+
+    Code and data are compared if both A and B are specs. For a spec and a live environment, they are listed as not compared;
+    `repro-env check` compares them.
+
+    Exit code 0: everything that was captured is the same. 1: something differs, or could not be compared.
+    """
     from repro_env.api.diff import diff
     from repro_env.store.store import Store
 

@@ -7,26 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from repro_env.cli import app as commands
 from repro_env.cli.ui import messages
 from repro_env.cli.ui.options import JsonOption, value
 from repro_env.schema.errors import ReproEnvError
 
 if TYPE_CHECKING:
     from repro_env.store.store import Store
-
-
-_HELP = """\
-Check whether this machine can run commands, and suggest fixes.
-
-Each line begins with `ok`, `fallback` (runs work, with a limitation), `blocked`, or `absent` (only some runners need it).
-
-Exit code 0: runs work on this machine. 1: they do not.
-"""
-
-
-def add(app: typer.Typer) -> None:
-    app.command(name="doctor", help=_HELP, short_help=commands.COMMANDS["doctor"])(command)
 
 
 def command(
@@ -36,6 +22,12 @@ def command(
     ] = None,
     json: JsonOption = False,
 ) -> None:
+    """Check whether this machine can run commands, and suggest fixes.
+
+    Each line begins with `ok`, `fallback` (runs work, with a limitation), `blocked`, or `absent` (only some runners need it).
+
+    Exit code 0: runs work on this machine. 1: they do not.
+    """
     raise typer.Exit(doctor(for_dir, json=json))
 
 

@@ -11,7 +11,6 @@ import msgspec
 import typer
 from typer.core import TyperCommand
 
-from repro_env.cli import app as commands
 from repro_env.cli.ui import messages
 from repro_env.cli.ui.options import (
     EnvFileOption,
@@ -37,26 +36,10 @@ if TYPE_CHECKING:
     from repro_env.specs.argument import Opened
     from repro_env.store.store import Store
 
-_HELP = """\
-Run a command in the captured environment and record the run.
-
-\b
-  repro-env exec train.py --lr 0.1        run a script with the image's Python
-  repro-env exec -m pkg.train             run a module; -c CODE runs code
-  repro-env exec torchrun train.py        run a program on the image's PATH
-  repro-env exec --seed 7 -- train.py     pass options to repro-env
-
-The options of repro-env end at the first word that is not one of them. Everything after it is passed to the command,
-including --seed, --help and --. A script runs in a copy of your source. Files that it writes are kept in the directory
-of the run, runs/<UTC>-<script>-<id>/files. To copy them to the current directory, run `repro-env runs get latest`.
-
-The exit code is the command's own (128 + N if signal N ended it). Errors of repro-env start with "repro-env: error".
-"""
-METAVAR = "[OPTIONS] [--] COMMAND [ARGS]..."
 _GPUS = 1024
 
 
-def options(
+def command(
     module: Annotated[bool, typer.Option("-m", help="Run a module, for example -m pkg.train.")] = False,
     code: Annotated[bool, typer.Option("-c", help="Run Python code, for example -c 'import torch'.")] = False,
     spec: SpecOption = None,
@@ -152,7 +135,20 @@ def options(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Declare the options for the parser. `request` reads their values from the parser's context."""
+    """Run a command in the captured environment and record the run.
+
+    \b
+      repro-env exec train.py --lr 0.1        run a script with the image's Python
+      repro-env exec -m pkg.train             run a module; -c CODE runs code
+      repro-env exec torchrun train.py        run a program on the image's PATH
+      repro-env exec --seed 7 -- train.py     pass options to repro-env
+
+    The options of repro-env end at the first word that is not one of them. Everything after it is passed to the command,
+    including --seed, --help and --. A script runs in a copy of your source. Files that it writes are kept in the directory
+    of the run, runs/<UTC>-<script>-<id>/files. To copy them to the current directory, run `repro-env runs get latest`.
+
+    The exit code is the command's own (128 + N if signal N ended it). Errors of repro-env start with "repro-env: error".
+    """
 
 
 class Command(TyperCommand):
@@ -160,6 +156,10 @@ class Command(TyperCommand):
 
     allow_extra_args = True
     allow_interspersed_args = False
+    usage = "[OPTIONS] [--] COMMAND [ARGS]..."
+
+    def __init__(self, name: str | None, **settings: Any) -> None:
+        super().__init__(name, **{**settings, "options_metavar": self.usage})
 
     def invoke(self, ctx: Any) -> int:
         return run(ctx.params, words(ctx))
@@ -171,7 +171,7 @@ class SimilarCommand(Command):
     excluded: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, name: str | None, *, params: list[Any], **settings: Any) -> None:
-        shared = parameters(options)
+        shared = parameters(command)
         for option in shared:
             option.hidden = option.name in self.excluded
         super().__init__(name, params=[*params, *shared], **settings)
@@ -186,10 +186,6 @@ class SimilarCommand(Command):
     def run(options: Mapping[str, Any], command: Sequence[str]) -> int:
         """Run the command. Returns the exit code."""
         raise NotImplementedError
-
-
-def add(app: typer.Typer) -> None:
-    app.command(name="exec", cls=Command, help=_HELP, short_help=commands.COMMANDS["exec"], options_metavar=METAVAR)(options)
 
 
 def words(context: Any) -> tuple[str, ...]:

@@ -7,43 +7,33 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from repro_env.cli import app as commands
 from repro_env.cli.ui import messages
 from repro_env.cli.ui.options import AllOption, JsonOption, SpecOption
 
 if TYPE_CHECKING:
     from repro_env.api.image import Verified
 
-_VERIFY = """\
-Verify that an image is intact and that it is the image of its spec.
 
-IMAGE is a directory or archive in the OCI layout, an archive of `docker save`, or the name of an image in a registry.
-Every blob is read, and all digests and diff IDs are recomputed. The image is neither unpacked nor run.
-
-The config and the layers are compared with the spec: --spec, or the nearest repro/spec.json if the image's label names
-it. Without a spec, the exit code is 1.
-
-Exit code 0: the image is intact, and it is the image of the spec. 1: there is a mismatch, or no spec to compare with.
-"""
+group = typer.Typer(no_args_is_help=True)
 
 
-def add(app: typer.Typer) -> None:
-    group = typer.Typer(help=commands.COMMANDS["image"], no_args_is_help=True)
-    group.callback()(_group)
-    group.command(name="verify", help=_VERIFY, short_help="Verify that an image is intact and matches its spec.")(verify)
-    app.add_typer(group, name="image")
-
-
-def _group() -> None:
-    """Make `image` a group. Without a callback, Typer would run its only command without the word `verify`."""
-
-
+@group.command()
 def verify(
     image: Annotated[str, typer.Argument(help="A directory, an archive, or an image in a registry.", metavar="IMAGE")],
     spec: SpecOption = None,
     all_: AllOption = False,
     json: JsonOption = False,
 ) -> None:
+    """Verify that an image is intact and matches its spec.
+
+    IMAGE is a directory or archive in the OCI layout, an archive of `docker save`, or the name of an image in a registry.
+    Every blob is read, and all digests and diff IDs are recomputed. The image is neither unpacked nor run.
+
+    The config and the layers are compared with the spec: --spec, or the nearest repro/spec.json if the image's label names
+    it. Without a spec, the exit code is 1.
+
+    Exit code 0: the image is intact, and it is the image of the spec. 1: there is a mismatch, or no spec to compare with.
+    """
     from repro_env.api.image import verify_image
     from repro_env.store.store import Store
 

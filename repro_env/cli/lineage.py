@@ -7,25 +7,11 @@ from typing import Annotated
 
 import typer
 
-from repro_env.cli import app as commands
 from repro_env.cli.ui import messages
 from repro_env.cli.ui.options import AllOption, JsonOption, parse_path, value
 
-_HELP = """\
-Show which run made a file and which runs used it: command, environment, code, data, parents and children.
 
-Files are identified by their SHA-256, so a copy with another name is found too. The command works in any directory, and
-searches all directories of runs that were used on this machine.
-
-Exit code 0: the run was found. 1: no known run made the file.
-"""
-
-
-def add(app: typer.Typer) -> None:
-    app.command(name="lineage", help=_HELP, short_help=commands.COMMANDS["lineage"])(lineage)
-
-
-def lineage(
+def command(
     what: Annotated[
         str,
         typer.Argument(
@@ -39,6 +25,13 @@ def lineage(
     all_: AllOption = False,
     json: JsonOption = False,
 ) -> None:
+    """Show which run made a file and which runs used it: command, environment, code, data, parents and children.
+
+    Files are identified by their SHA-256, so a copy with another name is found too. The command works in any directory, and
+    searches all directories of runs that were used on this machine.
+
+    Exit code 0: the run was found. 1: no known run made the file.
+    """
     from repro_env.api import lineage as use_case
     from repro_env.cli.ui import lineagepage
     from repro_env.store.store import Store

@@ -7,25 +7,8 @@ from typing import Annotated
 
 import typer
 
-from repro_env.cli import app as commands
 from repro_env.cli.ui import messages
 from repro_env.cli.ui.options import JsonOption
-
-_HELP = """\
-Write a spec and its files to one bundle file. Commands that take a SPEC, such as `rebuild`, `show` and `exec --spec`,
-accept the file in place of the directory.
-
-\b
-  repro-env pack repro paper.tar           pack the spec and the bundled files; a rebuild downloads the wheels
-  repro-env pack repro paper.tar --all     also pack all wheels, conda packages and the base; a rebuild needs no network
-  repro-env pack REGISTRY/NAME:TAG x.tar   pack a spec that was pushed to a registry
-
-The same spec always gives the same bytes. If the command fails, no file is written.
-"""
-
-
-def add(app: typer.Typer) -> None:
-    app.command(name="pack", help=_HELP, short_help=commands.COMMANDS["pack"])(command)
 
 
 def command(
@@ -46,6 +29,16 @@ def command(
     ] = False,
     json: JsonOption = False,
 ) -> None:
+    """Write a spec and its files to one bundle file. Commands that take a SPEC, such as `rebuild`, `show` and `exec --spec`,
+    accept the file in place of the directory.
+
+    \b
+      repro-env pack repro paper.tar           pack the spec and the bundled files; a rebuild downloads the wheels
+      repro-env pack repro paper.tar --all     also pack all wheels, conda packages and the base; a rebuild needs no network
+      repro-env pack REGISTRY/NAME:TAG x.tar   pack a spec that was pushed to a registry
+
+    The same spec always gives the same bytes. If the command fails, no file is written.
+    """
     from repro_env.api.pack import pack
     from repro_env.specs.argument import open_spec
     from repro_env.store.store import Store

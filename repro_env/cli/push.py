@@ -7,25 +7,8 @@ from typing import Annotated
 
 import typer
 
-from repro_env.cli import app as commands
 from repro_env.cli.ui import messages
 from repro_env.cli.ui.options import JsonOption, SpecOption
-
-_HELP = """\
-Push the image, the spec and the bundled files to a registry. Blobs that the registry already has are not sent.
-
-\b
-  repro-env push REGISTRY/TEAM/NAME:TAG                push the nearest repro/spec.json
-  repro-env push REGISTRY/TEAM/NAME:TAG --spec SPEC    push another spec
-
-Afterwards, `repro-env rebuild REGISTRY/TEAM/NAME:TAG` works on every machine. The command also writes `remote.json` next
-to the spec: commit it, so that rebuilds in a clone can download missing files from the registry. The credentials of
-`docker login` are used, and are not stored.
-"""
-
-
-def add(app: typer.Typer) -> None:
-    app.command(name="push", help=_HELP, short_help=commands.COMMANDS["push"])(command)
 
 
 def command(
@@ -38,6 +21,16 @@ def command(
     ] = False,
     json: JsonOption = False,
 ) -> None:
+    """Push the image, the spec and the bundled files to a registry. Blobs that the registry already has are not sent.
+
+    \b
+      repro-env push REGISTRY/TEAM/NAME:TAG                push the nearest repro/spec.json
+      repro-env push REGISTRY/TEAM/NAME:TAG --spec SPEC    push another spec
+
+    Afterwards, `repro-env rebuild REGISTRY/TEAM/NAME:TAG` works on every machine. The command also writes `remote.json` next
+    to the spec: commit it, so that rebuilds in a clone can download missing files from the registry. The credentials of
+    `docker login` are used, and are not stored.
+    """
     from repro_env.api.push import push
     from repro_env.registry.reference import parse
     from repro_env.specs.argument import open_spec

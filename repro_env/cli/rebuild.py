@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from repro_env.cli import app as commands
 from repro_env.cli.ui import messages
 from repro_env.cli.ui.options import DryRunOption, JsonOption, SpecArgument, value
 from repro_env.schema.errors import UsageError
@@ -15,17 +14,6 @@ from repro_env.schema.errors import UsageError
 if TYPE_CHECKING:
     from repro_env.api.send import Delivery
     from repro_env.delivery.builder.build import Plan
-
-
-_HELP = """\
-Build the exact image that a spec describes, and print its ID.
-
-Missing files are downloaded and verified. The command fails if the image would not be identical to the captured one.
-"""
-
-
-def add(app: typer.Typer) -> None:
-    app.command(name="rebuild", help=_HELP, short_help=commands.COMMANDS["rebuild"])(command)
 
 
 def command(
@@ -58,6 +46,10 @@ def command(
     dry_run: DryRunOption = False,
     json: JsonOption = False,
 ) -> None:
+    """Build the exact image that a spec describes, and print its ID.
+
+    Missing files are downloaded and verified. The command fails if the image would not be identical to the captured one.
+    """
     from repro_env.api.rebuild import Rebuilt, rebuild
     from repro_env.delivery.targets import argument
     from repro_env.specs.argument import open_spec

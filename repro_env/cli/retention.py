@@ -23,24 +23,6 @@ _MOST = 20
 """Lines of one kind about one run. More lines are only counted; `--json` has all of them."""
 _NAMED = 3
 """Runs that a line names."""
-_AUDIT = """\
-Check that all recorded files still exist.
-
-Outputs, specs, images, code, data and checkpoints are compared with the records of the runs.
-
-Exit code 0: every file exists and is unchanged. 1: a file is missing, changed or unrecorded, or no run was found.
-"""
-_GC = """\
-Remove the runs that match no rule.
-
-Runs that have a tag, are still running, or are the parent of another run are always kept.
-"""
-
-
-def add_below(runs: typer.Typer) -> None:
-    """Add the two commands to the group `runs`."""
-    runs.command(name="audit", help=_AUDIT)(audit)
-    runs.command(name="gc", help=_GC)(gc)
 
 
 def audit(
@@ -56,6 +38,12 @@ def audit(
     runs: RunsOption = None,
     json: JsonOption = False,
 ) -> None:
+    """Check that all recorded files still exist.
+
+    Outputs, specs, images, code, data and checkpoints are compared with the records of the runs.
+
+    Exit code 0: every file exists and is unchanged. 1: a file is missing, changed or unrecorded, or no run was found.
+    """
     from repro_env.api import audit as use_case
     from repro_env.runs.records import ids
     from repro_env.store.store import Store
@@ -89,6 +77,10 @@ def gc(
     runs: RunsOption = None,
     json: JsonOption = False,
 ) -> None:
+    """Remove the runs that match no rule.
+
+    Runs that have a tag, are still running, or are the parent of another run are always kept.
+    """
     from repro_env.api import runsgc as use_case
     from repro_env.store.store import Store
 

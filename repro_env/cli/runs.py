@@ -1,14 +1,14 @@
-"""`repro-env runs`: the commands list, show, get, logs and rm. Other modules add further commands."""
+"""`repro-env runs`: list, show, annotate and remove runs, copy their outputs, and print their logs."""
 
 from __future__ import annotations
 
-import importlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from repro_env.cli import app as commands
+from repro_env.cli import retention, runscompare
 from repro_env.cli.ui import messages
 from repro_env.cli.ui.options import (
     AllOption,
@@ -27,20 +27,14 @@ if TYPE_CHECKING:
     from repro_env.runs.records.index import Summary
     from repro_env.runs.records.records import Run
 
-_MORE = ("runscompare", "annotate", "retention")
-"""Modules with further commands of `runs`. Each has the function `add_below(runs)`."""
-
-
-def add(app: typer.Typer) -> None:
-    group = typer.Typer(help=commands.COMMANDS["runs"], no_args_is_help=True)
-    group.command(name="list", help="List the runs, newest first.")(list_)
-    group.command(name="show", help="Show a run. The page has its command, environment, data, metrics, outputs and notes.")(show)
-    group.command(name="get", help="Copy outputs of a run to a directory.")(get)
-    group.command(name="logs", help="Print the output of a run's command. Its stdout goes to stdout, its stderr to stderr.")(logs)
-    group.command(name="rm", help="Remove runs with their outputs.")(rm)
-    for name in _MORE:
-        importlib.import_module(f"repro_env.cli.{name}").add_below(group)
-    app.add_typer(group, name="runs")
+_By = Annotated[str, value("NAME", "Record this name as the author.")]
+_Tags = Annotated[
+    list[str],
+    typer.Argument(
+        help="A tag: up to 64 of the characters a to z, 0 to 9 and . _ / + -. The first and the last are a letter or digit.",
+        metavar="TAG",
+    ),
+]
 
 
 def list_(
@@ -50,6 +44,7 @@ def list_(
     runs: RunsOption = None,
     json: JsonOption = False,
 ) -> None:
+    """List the runs, newest first."""
     from repro_env.api.runs import list_runs
 
     directory = find_runs(runs)
@@ -81,6 +76,7 @@ def show(
     runs: RunsOption = None,
     json: JsonOption = False,
 ) -> None:
+    """Show a run. The page has its command, environment, data, metrics, outputs and notes."""
     from repro_env.cli.ui import runpage
     from repro_env.runs.records import annotation, verdicts
 
@@ -119,6 +115,7 @@ def get(
     runs: RunsOption = None,
     json: JsonOption = False,
 ) -> None:
+    """Copy outputs of a run to a directory."""
     from repro_env.api import runs as use_case
     from repro_env.store.store import Store
 
@@ -141,6 +138,7 @@ def logs(
     runs: RunsOption = None,
     json: JsonOption = False,
 ) -> None:
+    """Print the output of a run's command. Its stdout goes to stdout, its stderr to stderr."""
     from repro_env.api.runs import read_logs
     from repro_env.sandbox.streams import STDERR
 
@@ -162,6 +160,7 @@ def rm(
     runs: RunsOption = None,
     json: JsonOption = False,
 ) -> None:
+    """Remove runs with their outputs."""
     from repro_env.api import runs as use_case
 
     removed = use_case.remove(find_runs(runs), run_ids, force=force)
@@ -170,6 +169,51 @@ def rm(
         return
     for path in removed:
         messages.result(f"removed {path.name}")
+    messages.say(f"next: repro-env runs list{runs_option(runs)}")
+
+
+def note(
+    run_id: RunArgument,
+    words: Annotated[list[str], typer.Argument(help="The text of the note.", metavar="TEXT")],
+    decision: Annotated[bool, typer.Option("--decision", help="Mark the note as a decision.")] = False,
+    by: _By = "",
+    runs: RunsOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Add a note to a run, with the current time. Notes are never overwritten."""
+    from repro_env.api import runs as use_case
+
+    directory = find_run(run_id, runs)
+    annotation = use_case.note(directory, " ".join(words), decision=decision, by=by)
+    if json:
+        messages.json_result({"run": directory.name, "annotation": annotation})
+        return
+    messages.result(f"added a {annotation.kind} to {directory.name} at {annotation.written}")
+    messages.say(f"next: repro-env runs show {run_id}{runs_option(runs)}")
+
+
+def tag(run_id: RunArgument, tags: _Tags, by: _By = "", runs: RunsOption = None, json: JsonOption = False) -> None:
+    """Add tags to a run. `runs gc` never removes a run that has a tag."""
+    from repro_env.api import runs as use_case
+
+    directory = find_run(run_id, runs)
+    _print_tags(directory, use_case.tag(directory, tags, by=by), runs, json=json)
+
+
+def untag(run_id: RunArgument, tags: _Tags, by: _By = "", runs: RunsOption = None, json: JsonOption = False) -> None:
+    """Remove tags from a run. Removed tags stay in the history."""
+    from repro_env.api import runs as use_case
+
+    directory = find_run(run_id, runs)
+    _print_tags(directory, use_case.untag(directory, tags, by=by), runs, json=json)
+
+
+def _print_tags(directory: Path, tags: tuple[str, ...], runs: Path | None, *, json: bool) -> None:
+    """Print the tags that the run has now."""
+    if json:
+        messages.json_result({"run": directory.name, "tags": list(tags)})
+        return
+    messages.result(f"{directory.name}: {', '.join(tags) or 'no tags'}")
     messages.say(f"next: repro-env runs list{runs_option(runs)}")
 
 
@@ -186,3 +230,21 @@ def _read(run_id: str, runs: Path | None) -> Run:
     from repro_env.runs.records import records
 
     return records.read(find_run(run_id, runs))
+
+
+_COMMANDS: dict[str, Callable[..., None]] = {
+    "list": list_,
+    "show": show,
+    "get": get,
+    "logs": logs,
+    "rm": rm,
+    "compare": runscompare.command,
+    "note": note,
+    "tag": tag,
+    "untag": untag,
+    "audit": retention.audit,
+    "gc": retention.gc,
+}
+group = typer.Typer(no_args_is_help=True)
+for _name, _command in _COMMANDS.items():
+    group.command(_name)(_command)

@@ -19,14 +19,6 @@ if TYPE_CHECKING:
     from repro_env.runs.records.records import Run
     from repro_env.schema.run import Metric
 
-_HELP = """\
-Compare two recorded runs: command, recipe, seeds, settings, code, data, environment, metrics and outputs.
-
-Nothing is run. Outputs are compared by the digests in the records. Outputs with different paths are compared too if the
-evidence of the two runs explains the difference of the paths, as in `verify`.
-
-Exit code 0: the outputs are identical. 1: they differ, or neither run has outputs.
-"""
 _TITLES: dict[Part, str] = {
     "command": "command",
     "recipe": "recipe",
@@ -42,10 +34,6 @@ _LONG = 60
 _RUN = "The short ID of a run, the beginning of its ID, `latest`, or its directory."
 
 
-def add_below(runs: typer.Typer) -> None:
-    runs.command(name="compare", help=_HELP, short_help="Compare two recorded runs.")(command)
-
-
 def command(
     left: Annotated[str, typer.Argument(help=_RUN, metavar="A")],
     right: Annotated[str, typer.Argument(help=_RUN, metavar="B")],
@@ -53,6 +41,13 @@ def command(
     runs: RunsOption = None,
     json: JsonOption = False,
 ) -> None:
+    """Compare two recorded runs. Command, recipe, seeds, settings, code, data, environment, metrics and outputs are compared.
+
+    Nothing is run. Outputs are compared by the digests in the records. Outputs with different paths are compared too if the
+    evidence of the two runs explains the difference of the paths, as in `verify`.
+
+    Exit code 0: the outputs are identical. 1: they differ, or neither run has outputs.
+    """
     from repro_env.api.runscompare import compare_runs
     from repro_env.store.store import Store
 

@@ -6,9 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from repro_env.cli import app as commands
 from repro_env.cli import exec as exec_command
 from repro_env.cli.ui import messages
 from repro_env.cli.ui.options import runs_option, value
@@ -18,29 +15,11 @@ if TYPE_CHECKING:
     from repro_env.api.sensitivity import Found
     from repro_env.runs.start.request import RunOptions
 
-_HELP = """\
-Run a command once for each of N seeds, and report how much its metrics vary: mean with a 95% t-interval, range and
-outliers.
-
-\b
-  repro-env sensitivity --seeds 10 train.py
-  repro-env sensitivity --seeds 10 --metric val_loss:min -- train.py --epochs 3
-
-The seeds are consecutive; the first seed is the value of --seed. The options of `repro-env exec` are accepted too, except
---checkpoints. Each run is recorded like a run of `repro-env exec`. With --runner host, each run works
-in a private copy of the source.
-
-Metrics are numbers in files that the command writes: JSON, JSON lines, CSV, TensorBoard. Seeds that the script sets itself
-are the same in all runs, and are listed.
-
-Exit code 0: every run succeeded and wrote the metric. 1: a run failed, or no metric is in all runs. 128 + N: signal N ended
-the command.
-"""
 _SHOWN = 40
 """Metrics in a table."""
 
 
-def options(
+def command(
     seeds: Annotated[
         int,
         value("N", "Run the command with this number of seeds, at least 2; 10 or more are recommended.", min=2, max=10_000),
@@ -54,7 +33,23 @@ def options(
         ),
     ] = None,
 ) -> None:
-    """Declare the options that `exec` does not have, for the parser."""
+    """Run a command once for each of N seeds, and report how much its metrics vary: mean with a 95% t-interval, range and
+    outliers.
+
+    \b
+      repro-env sensitivity --seeds 10 train.py
+      repro-env sensitivity --seeds 10 --metric val_loss:min -- train.py --epochs 3
+
+    The seeds are consecutive; the first seed is the value of --seed. The options of `repro-env exec` are accepted too, except
+    --checkpoints. Each run is recorded like a run of `repro-env exec`. With --runner host, each run works
+    in a private copy of the source.
+
+    Metrics are numbers in files that the command writes: JSON, JSON lines, CSV, TensorBoard. Seeds that the script sets itself
+    are the same in all runs, and are listed.
+
+    Exit code 0: every run succeeded and wrote the metric. 1: a run failed, or no metric is in all runs. 128 + N: signal N ended
+    the command.
+    """
 
 
 class Command(exec_command.SimilarCommand):
@@ -88,11 +83,6 @@ class Command(exec_command.SimilarCommand):
         if result.stopped:
             return 128 + result.stopped
         return 0 if result.good else 1
-
-
-def add(app: typer.Typer) -> None:
-    short = commands.COMMANDS["sensitivity"]
-    app.command(name="sensitivity", cls=Command, help=_HELP, short_help=short, options_metavar=exec_command.METAVAR)(options)
 
 
 def page(result: Found) -> list[str]:

@@ -6,25 +6,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-import typer
 
-from repro_env.cli import app as commands
 from repro_env.cli import exec as exec_command
 from repro_env.cli.ui import messages
 from repro_env.schema.errors import UsageError
 
-_HELP = """\
-Open a shell in the captured environment, to try commands before `repro-env exec`.
 
-Nothing is recorded, and files that you write are discarded, except in directories mounted with --checkpoints.
-"""
+def command() -> None:
+    """Open a shell in the captured environment, to try commands before `repro-env exec`.
 
-
-def options() -> None:
-    """Declare no options: a shell has only options of `exec`."""
+    Nothing is recorded, and files that you write are discarded, except in directories mounted with --checkpoints.
+    """
 
 
 class Command(exec_command.SimilarCommand):
+    usage = "[OPTIONS]"
     excluded = ("module", "code", "trace", "recipe", "parent", "tag", "note", "runs", "json")
 
     @staticmethod
@@ -46,7 +42,3 @@ class Command(exec_command.SimilarCommand):
             result = execute(request, location.spec, location.directory, store=store, tell=tell)
         messages.say("next: repro-env exec COMMAND")
         return result.end.outcome.exit_code
-
-
-def add(app: typer.Typer) -> None:
-    app.command(name="shell", cls=Command, help=_HELP, short_help=commands.COMMANDS["shell"])(options)

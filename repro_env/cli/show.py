@@ -4,28 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import typer
-
-from repro_env.cli import app as commands
 from repro_env.cli.ui import messages
 from repro_env.cli.ui.options import AllOption, JsonOption, SpecArgument
 
-_HELP = """\
-Show what a spec contains, what it does not contain, and which of its files are on this machine.
-
-\b
-  repro-env show                           show one page; long lists are shortened
-  repro-env show --all                     show complete lists
-  repro-env show --json                    print everything as one JSON object
-
-The command reads only the spec, the names and sizes of its blobs, and the local store. It is safe for untrusted specs.
-"""
 SHOWN = 10
 """Entries of a list that are shown without --all."""
-
-
-def add(app: typer.Typer) -> None:
-    app.command(name="show", help=_HELP, short_help=commands.COMMANDS["show"])(command)
 
 
 def command(
@@ -33,6 +16,15 @@ def command(
     all_: AllOption = False,
     json: JsonOption = False,
 ) -> None:
+    """Show what a spec contains, what it does not contain, and which of its files are on this machine.
+
+    \b
+      repro-env show                           show one page; long lists are shortened
+      repro-env show --all                     show complete lists
+      repro-env show --json                    print everything as one JSON object
+
+    The command reads only the spec, the names and sizes of its blobs, and the local store. It is safe for untrusted specs.
+    """
     from repro_env.api.show import open_store, show
     from repro_env.cli.ui import specpage
     from repro_env.cli.ui.page import Page

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from repro_env.cli import app as commands
 from repro_env.cli.ui import messages
 from repro_env.cli.ui.options import DryRunOption, JsonOption, value
 from repro_env.schema.errors import UsageError
@@ -29,16 +28,12 @@ _WORDS = {
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 
 
-def add(app: typer.Typer) -> None:
-    group = typer.Typer(help=commands.COMMANDS["store"], no_args_is_help=True)
-    group.command(name="usage", help="Show the disk usage of the store.")(usage)
-    group.command(name="gc", help="Remove entries that were not used recently. Entries that a run or build is using are kept.")(
-        gc
-    )
-    app.add_typer(group, name="store")
+group = typer.Typer(no_args_is_help=True)
 
 
+@group.command()
 def usage(json: JsonOption = False) -> None:
+    """Show the disk usage of the store."""
     from repro_env.api import store as use_case
     from repro_env.store.store import Store
 
@@ -52,6 +47,7 @@ def usage(json: JsonOption = False) -> None:
     messages.say("next: repro-env store gc --dry-run")
 
 
+@group.command()
 def gc(
     keep_days: Annotated[
         float | None,
@@ -70,6 +66,7 @@ def gc(
     dry_run: DryRunOption = False,
     json: JsonOption = False,
 ) -> None:
+    """Remove entries that were not used recently. Entries that a run or build is using are kept."""
     from repro_env.api import store as use_case
     from repro_env.store.store import Store
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from repro_env.cli import app as commands
 from repro_env.cli.ui import messages
 from repro_env.cli.ui.options import (
     AllOption,
@@ -37,53 +36,10 @@ if TYPE_CHECKING:
     from repro_env.compare.outputs.ignorefile import Accepted
     from repro_env.compare.outputs.verdict import Verdict
 
-_HELP = """\
-Repeat a recorded run with its own spec, code, data and seed, and compare the outputs.
-
-\b
-  repro-env verify latest
-  repro-env verify 1f2e3d4c --ignore 'metrics.json:train_runtime' --ignore 'train.log:took {} s'
-  repro-env verify --accept
-
-The levels:
-
-\b
-  bitwise           every byte of every result is equal
-  equal except for  every difference has a reason, and is shown with it
-  numeric           only rounding differs: tensors within a relative L2 distance of 0.01, numbers in text within 0.001
-  different         anything else, such as a result that is missing or new
-
-A difference has a reason in three cases: each value belongs to its own run (a time between its start and end, its run ID,
-directory or host name, a random ID that it drew), a known library writes the field, or you accept the difference with --ignore.
-Durations and speeds count as different until you accept them. The expected level is printed before the run starts.
-
-\b
-  --ignore FILE                 ignore the file: a path, a name, a directory or a pattern
-  --ignore FILE:KEY             ignore a JSON key at any depth, a dotted path (log_history.*.runtime), or a CSV column
-  --ignore FILE:TABLE.COLUMN    ignore an SQLite column
-  --ignore 'FILE:took {} s'     ignore a part of a line of text; {} stands for one word
-  --ignore 'FILE:*'             ignore every value of the file
-
-In FILE, `*` does not match a slash, and `**` does. Write a colon in it as `\\:`. The file `repro-env.ignore` in the
-project has the same texts, one on each line. --accept adds a line for each difference. Review the lines, and verify again.
-
-All output files are results. The printed output (console) is compared too, but affects the verdict only if you name it with
---result. Tensors and databases are read in a sandbox; code in them is never run.
-
-Directories given with --checkpoints are not changed. The new run gets private copies of their content from before the
-recorded run. The verdict is kept in `verified/` in the run's directory.
-
-Exit code 0: every result has the expected level or a better one. 1: a result has a lower level, or nothing was compared.
-128 + N: signal N ended the command.
-"""
 _SHOWN = 10
 """Files of one kind, and texts for --ignore, that are shown without --all."""
 _IGNORED = 50
 """Lines of ignored differences that are shown without --all."""
-
-
-def add(app: typer.Typer) -> None:
-    app.command(name="verify", help=_HELP, short_help=commands.COMMANDS["verify"])(command)
 
 
 def command(
@@ -139,6 +95,44 @@ def command(
     runs: RunsOption = None,
     json: JsonOption = False,
 ) -> None:
+    """Repeat a recorded run with its own spec, code, data and seed, and compare the outputs.
+
+    \b
+      repro-env verify latest
+      repro-env verify 1f2e3d4c --ignore 'metrics.json:train_runtime' --ignore 'train.log:took {} s'
+      repro-env verify --accept
+
+    The levels:
+
+    \b
+      bitwise           every byte of every result is equal
+      equal except for  every difference has a reason, and is shown with it
+      numeric           only rounding differs: tensors within a relative L2 distance of 0.01, numbers in text within 0.001
+      different         anything else, such as a result that is missing or new
+
+    A difference has a reason in three cases: each value belongs to its own run (a time between its start and end, its run ID,
+    directory or host name, a random ID that it drew), a known library writes the field, or you accept the difference with --ignore.
+    Durations and speeds count as different until you accept them. The expected level is printed before the run starts.
+
+    \b
+      --ignore FILE                 ignore the file: a path, a name, a directory or a pattern
+      --ignore FILE:KEY             ignore a JSON key at any depth, a dotted path (log_history.*.runtime), or a CSV column
+      --ignore FILE:TABLE.COLUMN    ignore an SQLite column
+      --ignore 'FILE:took {} s'     ignore a part of a line of text; {} stands for one word
+      --ignore 'FILE:*'             ignore every value of the file
+
+    In FILE, `*` does not match a slash, and `**` does. Write a colon in it as `\\:`. The file `repro-env.ignore` in the
+    project has the same texts, one on each line. --accept adds a line for each difference. Review the lines, and verify again.
+
+    All output files are results. The printed output (console) is compared too, but affects the verdict only if you name it with
+    --result. Tensors and databases are read in a sandbox; code in them is never run.
+
+    Directories given with --checkpoints are not changed. The new run gets private copies of their content from before the
+    recorded run. The verdict is kept in `verified/` in the run's directory.
+
+    Exit code 0: every result has the expected level or a better one. 1: a result has a lower level, or nothing was compared.
+    128 + N: signal N ended the command.
+    """
     from repro_env.api.verify import VerifyRequest, verify
     from repro_env.cli.exec import Prefixed, parse_variable
     from repro_env.cli.ui.page import Page

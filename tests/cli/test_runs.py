@@ -9,6 +9,7 @@ import pytest
 
 from repro_env.cli import app
 from repro_env.runs.records import ids, records
+from repro_env.schema.errors import RecordError, UsageError
 from tests.runs.records.test_records import recorded, start
 
 
@@ -89,3 +90,71 @@ def test_get_copies_an_output_and_rm_removes_runs(runs: Path, tmp_path: Path, ca
     _, out, _ = call(capsys, "rm", "latest", "00000001", "--runs", str(runs), "--json")
     assert len(json.loads(out)["removed"]) == 2
     assert list(runs.iterdir()) == []
+
+
+def answer(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    code, out, _ = call(capsys, *words)
+    assert code == 0
+    return out
+
+
+def test_show_prints_notes_decisions_and_tags(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = recorded(tmp_path / "runs", 1)
+    option = ("--runs", str(tmp_path / "runs"))
+    out = answer(capsys, "note", "latest", "loss", "jumps", "at 7", *option)
+    assert out.startswith(f"added a note to {directory.name} at ")
+    answer(capsys, "note", "00000001", "use this run\nfor the paper", "--decision", "--by", "ann", *option)
+    assert answer(capsys, "tag", "latest", "best", "paper/v1", *option) == f"{directory.name}: best, paper/v1\n"
+    remaining = json.loads(answer(capsys, "untag", "latest", "best", "--json", *option))
+    assert remaining == {"run": directory.name, "tags": ["paper/v1"]}
+    page = answer(capsys, "show", *option)
+    assert "tags      paper/v1\n" in page
+    assert "  loss jumps at 7\n" in page
+    assert "(ann)\n  use this run\n  for the paper\n" in page
+    shown = json.loads(answer(capsys, "show", "--json", *option))
+    assert shown["tags"] == ["paper/v1"]
+    assert [annotation["kind"] for annotation in shown["annotations"]] == ["note", "decision", "tag", "tag", "untag"]
+
+
+def test_tag_writes_nothing_for_an_existing_or_an_invalid_tag(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = recorded(tmp_path / "runs", 1)
+    option = ("--runs", str(tmp_path / "runs"))
+    answer(capsys, "tag", "latest", "a", "a", *option)
+    answer(capsys, "tag", "latest", "a", *option)
+    assert len(list((directory / "annotations").iterdir())) == 1
+    with pytest.raises(UsageError):
+        app.run(["runs", "tag", "latest", "b", "no tag", *option])
+    with pytest.raises(RecordError) as caught:
+        app.run(["runs", "untag", "latest", "a", "b", *option])
+    assert caught.value.hint == "its tags are a"
+    assert len(list((directory / "annotations").iterdir())) == 1
+    with pytest.raises(RecordError):
+        app.run(["runs", "note", "00000009", "x", *option])
+
+
+def test_list_shows_tags_and_selects_runs_by_tag(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = tmp_path / "runs"
+    for number in (1, 2, 3):
+        recorded(runs, number)
+    option = ("--runs", str(runs))
+    assert "TAGS" not in answer(capsys, "list", *option)
+    answer(capsys, "tag", "00000001", "a", "b", *option)
+    answer(capsys, "tag", "00000002", "a", *option)
+    lines = answer(capsys, "list", *option).splitlines()
+    assert [line.split("  ")[-1] for line in lines] == ["TAGS", "1 (1 B)", "a", "a, b"]
+    selected = json.loads(answer(capsys, "list", "--tag", "a", "--tag", "b", "--json", *option))
+    assert [(run["short"], run["tags"]) for run in selected["runs"]] == [("00000001", ["a", "b"])]
+    assert answer(capsys, "list", "--tag", "none", *option) == ""
+
+
+def test_list_warns_about_tags_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = recorded(tmp_path / "runs", 1)
+    option = ("--runs", str(tmp_path / "runs"))
+    answer(capsys, "tag", "latest", "a", *option)
+    path = next((directory / "annotations").iterdir())
+    path.chmod(0o644)
+    path.write_text("{")
+    assert app.run(["runs", "list", *option]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.splitlines()[1].split()[-1] == "?"
+    assert f"the notes and tags of {directory} cannot be read" in captured.err
