@@ -101,6 +101,20 @@ def test_removed_changed_and_new_outputs_are_found(place: Place) -> None:
     assert done.bad == 3
 
 
+def test_a_changed_and_a_removed_trace_are_found(place: Place) -> None:
+    done = run(place)
+    trace = done.directory / records.TRACE
+    trace.mkdir()
+    (trace / "0.jsonl").write_text("1")
+    end = msgspec.structs.replace(done.end, trace=outputs.collect(trace).outputs)
+    rewrite(done.directory / "end.json", codec.pretty(end))
+    assert (run_audit(place).findings, run_audit(place).checked["trace"]) == ((), 1)
+    (trace / "0.jsonl").write_text("2")
+    assert findings(run_audit(place)) == [("trace", "changed", "0.jsonl")]
+    shutil.rmtree(trace)
+    assert findings(run_audit(place)) == [("trace", "gone", "0.jsonl")]
+
+
 def test_changed_damaged_and_missing_records_are_found(place: Place) -> None:
     edited, damaged, lost = (run(place).directory for _ in range(3))
     rewrite(edited / "start.json", (edited / "start.json").read_bytes().replace(b'"seed": 0', b'"seed": 1'))
@@ -359,6 +373,12 @@ def test_changed_and_missing_parents_are_found(place: Place) -> None:
     assert findings(run_audit(place)) == [("parent", "changed", f"run {parent.start.id[-8:]}")]
     records.remove(parent.directory)
     assert findings(run_audit(place)) == [("parent", "gone", f"run {parent.start.id[-8:]}")]
+
+
+def test_a_parent_is_reported_once_and_a_checkpoint_of_no_run_by_its_path(place: Place) -> None:
+    lost = Parent(id="0197cccc-0000-7000-8000-000000000000", record=None, how="data")
+    run(place, parents=(lost, lost, Parent(id="", record=None, how="resumed", path="ck/1")))
+    assert findings(run_audit(place)) == [("parent", "gone", "run 00000000"), ("parent", "unknown", "ck/1")]
 
 
 def test_a_parent_in_another_directory_is_found_through_the_mount_or_a_known_directory(place: Place, tmp_path: Path) -> None:

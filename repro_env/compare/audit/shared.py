@@ -1,31 +1,24 @@
-"""Audit of what runs share: specs, images, code, recipes and data, each checked once. It writes nothing."""
+"""Audit of what runs share: specs, images, code, recipes and data. It writes nothing."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from repro_env.compare.audit.findings import Answer, Shared, State
+from repro_env.compare.audit.findings import Answer, State
 from repro_env.io.files import may_exist
 from repro_env.oci.config import ImageConfig
-from repro_env.runs.records.records import Run
 from repro_env.runs.specsearch import Found, Specs
 from repro_env.runs.start import sourcedirectory
 from repro_env.runs.start.sourcedirectory import checkpoint_directories, source_directory
 from repro_env.sandbox import outputs
 from repro_env.schema.errors import DataError, NetworkError, PlatformError, ReproEnvError
 from repro_env.schema.progress import Tell
-from repro_env.schema.run import DataFact, SourceFact
+from repro_env.schema.run import DataFact, SourceFact, Start
 from repro_env.store.specs import files
 from repro_env.store.specs.blobs import SpecBlobs
 from repro_env.store.store import Store
-
-_SpecKey = tuple[str, str | None]
-"""The digest of a spec and the digest of its file, if the record has it."""
 
 
 class SharedParts:
@@ -37,49 +30,29 @@ class SharedParts:
         self._ask = ask
         self._tell = tell
         self._specs = Specs(runs, here, store)
-        self._data_digests: dict[str, str | DataError] = {}
 
-    def check(self, chosen: Sequence[Run]) -> tuple[Shared[Any], ...]:
-        specs = Shared[_SpecKey]("spec", lambda key: key[0], self._check_spec)
-        images = Shared[tuple[str, _SpecKey]]("image", lambda key: key[0], self._check_image)
-        code = Shared[tuple[SourceFact, _SpecKey]]("code", lambda key: f"{key[0].directory} ({key[0].digest})", self._check_code)
-        recipes = Shared[tuple[str, str, SourceFact]]("recipe", lambda key: key[0], self._check_recipe)
-        data = Shared[DataFact]("data", lambda fact: fact.source, self._check_data)
-        for run in chosen:
-            # `differs` is only for display, so it must not make equal sources different keys.
-            source = msgspec.structs.replace(run.start.source, differs=(), directory=str(source_directory(run.start.source)))
-            spec = (run.start.spec, run.start.spec_file)
-            specs.add(spec, run)
-            images.add((run.start.image, spec), run)
-            code.add((source, spec), run)
-            for file in run.start.recipe:
-                recipes.add((os.path.normpath(Path(run.start.cwd, file.path)), file.sha256, source), run)
-            for fact in run.start.data:
-                if fact.kind == "data":
-                    data.add(fact, run)
-        return specs, images, code, recipes, data
-
-    def _check_spec(self, key: _SpecKey, run: Run) -> Answer:
-        if self._specs.exact(run.start) is not None:
+    def check_spec(self, start: Start) -> Answer:
+        if self._specs.exact(start) is not None:
             return None
-        found = self._specs.find(key[0])
-        if found is not None and key[1] is None:
+        found = self._specs.find(start.spec)
+        if found is not None and start.spec_file is None:
             return None
         unreadable = f"; these specs cannot be read: {'; '.join(self._specs.problems)}" if self._specs.problems else ""
         if found is None:
             why = "no spec with this digest exists next to the runs or in the store"
             return "gone", f"{why}{unreadable}"
-        why = f"the spec file of the run ({key[1]}) was not found, but the spec in {found.directory} has the same identity"
+        why = (
+            f"the spec file of the run ({start.spec_file}) was not found, but the spec in {found.directory} has the same identity"
+        )
         return "gone", f"{why}{unreadable}"
 
-    def _check_image(self, key: tuple[str, _SpecKey], run: Run) -> Answer:
-        image = key[0]
-        if self._is_stored(image):
+    def check_image(self, start: Start) -> Answer:
+        if self._is_stored(start.image):
             return None
-        found = self._specs.of(run.start)
+        found = self._specs.of(start)
         if found is None:
             return "gone", "it is not in the store, and the spec to rebuild it from was not found"
-        if found.spec.expected.image_id != image:
+        if found.spec.expected.image_id != start.image:
             return "gone", f"it is not in the store, and the spec describes {found.spec.expected.image_id} now"
         return self._check_rebuild(found)
 
@@ -106,11 +79,11 @@ class SharedParts:
             return "gone", f"it is not in the store and cannot be rebuilt: {error}"
         return None
 
-    def _check_code(self, key: tuple[SourceFact, _SpecKey], run: Run) -> Answer:
-        fact = key[0]
+    def check_code(self, start: Start) -> Answer:
+        fact = start.source
         if self._store.layers.path(fact.digest) is not None:
             return None
-        found = self._specs.of(run.start)
+        found = self._specs.of(start)
         directories = {spec.directory for spec in (*self._specs.all(), *([found] if found else []))}
         if any(SpecBlobs(path / files.BLOBS).has(fact.digest, self._store.facts) for path in sorted(directories)):
             return None
@@ -119,27 +92,27 @@ class SharedParts:
         is_own = self._runs.is_relative_to(root) or (
             found is not None and sourcedirectory.is_trusted(found.spec, found.directory, self._store)
         )
-        if is_own and self._is_live(fact, found, run):
+        if is_own and self._is_live(start, found):
             return None
         where = "the store, the spec's blobs or its directory"
         if found is not None and (found.directory / files.REMOTE).is_file():
             return self._check_pushed(fact, found, where)
         return "gone", f"it is not in {where}"
 
-    def _is_live(self, fact: SourceFact, found: Found | None, run: Run) -> bool:
+    def _is_live(self, start: Start, found: Found | None) -> bool:
         """Whether the source directory exists, and is equal to the recorded tree now."""
         from repro_env.compare.environments.code import live_code
         from repro_env.environment.wheels import layers
         from repro_env.io.files import FileContents
 
-        source = found.spec.observed.source if found is not None else None
+        source, root = found.spec.observed.source if found is not None else None, source_directory(start.source)
         if found is None or source is None:
             return False
         try:
-            never = (self._runs, *checkpoint_directories(run.start))
-            code = live_code(source, source_directory(fact), found.directory, self._store, without=never)
+            never = (self._runs, *checkpoint_directories(start))
+            code = live_code(source, root, found.directory, self._store, without=never)
             entries = sorted(code.entries.values(), key=lambda entry: entry.key)
-            return layers.tree_blob(entries, FileContents(source_directory(fact)), facts=self._store.facts).sha256 == fact.digest
+            return layers.tree_blob(entries, FileContents(root), facts=self._store.facts).sha256 == start.source.digest
         except (OSError, ReproEnvError):
             return False
 
@@ -158,39 +131,34 @@ class SharedParts:
             return "unknown", f"it is not in {where}; the place where the spec was pushed could not be checked: {error}"
         return None if is_available else ("gone", f"it is not in {where}, and not where the spec was pushed")
 
-    def _check_recipe(self, key: tuple[str, str, SourceFact], run: Run) -> Answer:  # noqa: ARG002
+    def check_recipe(self, path: Path, digest: str, source: SourceFact) -> Answer:
         """Check a recipe file. A file of the source may have been edited: the source tree of the run still has the original."""
-        path, digest, source = key
-        current = outputs.digest(Path(path))
+        current = outputs.digest(path)
         if current == digest:
             return None
         state: State = "changed" if current else "gone"
         why = f"its digest was {digest[:19]}… and is {current[:19]}… now" if current else "it does not exist"
         root = source_directory(source)
-        if not Path(path).is_relative_to(root):
+        if not path.is_relative_to(root):
             return state, why
         tree = self._store.layers.path(source.digest)
         if tree is None:
             return "unknown", f"{why}; the source tree of the run may have it, but is not in the store"
-        if outputs.digest(tree / Path(path).relative_to(root)) == digest:
+        if outputs.digest(tree / path.relative_to(root)) == digest:
             return None
         return state, f"{why}; the source tree of the run does not have it either"
 
-    def _check_data(self, fact: DataFact, run: Run) -> Answer:  # noqa: ARG002
+    def check_data(self, fact: DataFact) -> Answer:
         from repro_env.environment.source.data import look
 
         if fact.digest is None:
             return "unknown", "its digest was not recorded"
         if not may_exist(Path(fact.source)):
             return "gone", f"it does not exist; the run saw it at {fact.target}"
-        if fact.source not in self._data_digests:
-            try:
-                self._data_digests[fact.source] = look(Path(fact.source), fact.target, self._store.hashes, self._tell).data.digest
-            except DataError as error:
-                self._data_digests[fact.source] = error
-        current = self._data_digests[fact.source]
-        if isinstance(current, DataError):
-            return "unknown", f"it could not be compared: {current.what}"
+        try:
+            current = look(Path(fact.source), fact.target, self._store.hashes, self._tell).data.digest
+        except DataError as error:
+            return "unknown", f"it could not be compared: {error.what}"
         if current == fact.digest:
             return None
         return "changed", f"its digest was {fact.digest[:19]}… and is {current[:19]}… now"

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -9,7 +11,6 @@ from repro_env.compare.audit import findings as audit
 from repro_env.compare.audit.findings import Finding
 from repro_env.runs.records import ids
 from repro_env.runs.records.records import Run
-from repro_env.sandbox.outputs import Contents
 from repro_env.schema.run import End, Output, Parent
 from tests.runs.records.test_records import end, start
 
@@ -27,9 +28,10 @@ def finished(**changes: object) -> Run:
     return make_run(msgspec.structs.replace(end(ID), **changes))
 
 
-def facts(findings: list[Finding]) -> list[tuple[str, str, str]]:
-    assert all(finding.runs == (ID,) for finding in findings)
-    return [(finding.part, finding.state, finding.what) for finding in findings]
+def facts(findings: Iterable[Finding]) -> list[tuple[str, str, str]]:
+    found = list(findings)
+    assert all(finding.runs == (ID,) for finding in found)
+    return [(finding.part, finding.state, finding.what) for finding in found]
 
 
 def output(path: str, digest: str = A, size: int = 1) -> Output:
@@ -37,7 +39,7 @@ def output(path: str, digest: str = A, size: int = 1) -> Output:
 
 
 def test_a_complete_record_has_no_findings() -> None:
-    assert audit.check_record(finished(start=A), A) == []
+    assert facts(audit.check_record(finished(start=A), A)) == []
 
 
 @pytest.mark.parametrize(
@@ -60,11 +62,11 @@ def test_a_record_in_the_directory_of_another_run_is_reported() -> None:
 
 
 def test_missing_changed_and_unrecorded_outputs_are_reported() -> None:
-    run = finished(
-        outputs=(output("a"), output("b"), output("c"), output("d")), others=("l -> a", "p (pipe)", "(not complete: disk)")
-    )
-    contents = Contents((output("a"), output("b", B), output("c", size=2), output("e")), ("l -> b",))
-    assert facts(audit.check_outputs(run, contents)) == [
+    recorded = (output("a"), output("b"), output("c"), output("d"))
+    current = (output("a"), output("b", B), output("c", size=2), output("e"))
+    findings = audit.check_files("output", make_run(None), recorded, current)
+    others = audit.check_others(make_run(None), ("l -> a", "p (pipe)", "(not complete: disk)"), ("l -> b",))
+    assert facts([*findings, *others]) == [
         ("output", "changed", "b"),
         ("output", "changed", "c"),
         ("output", "gone", "d"),
@@ -76,47 +78,28 @@ def test_missing_changed_and_unrecorded_outputs_are_reported() -> None:
     ]
 
 
-def test_a_trace_is_compared_with_its_record() -> None:
-    assert facts(audit.check_trace(finished(trace=(output("0.jsonl"),)), Contents((), ()))) == [("trace", "gone", "0.jsonl")]
-    assert audit.check_trace(finished(trace=(output("0.jsonl"),)), Contents((output("0.jsonl"),), ())) == []
-
-
-def test_the_outputs_of_an_interrupted_run_are_not_compared() -> None:
-    assert audit.check_outputs(make_run(None), Contents((output("a"),), ())) == []
-
-
 @pytest.mark.parametrize(
-    ("record", "ends", "broken", "state"),
+    ("record", "current", "broken", "state"),
     [
-        (A, {OTHER: A}, {}, None),
-        (A, {OTHER: B}, {}, "changed"),
-        (A, {OTHER: None}, {}, "gone"),
-        (A, {}, {}, "gone"),
-        (A, {}, {"00000002": "torn"}, "changed"),
-        (None, {OTHER: A}, {}, "unknown"),
-        (None, {}, {}, "gone"),
+        (A, A, None, None),
+        (A, B, None, "changed"),
+        (A, "", None, "gone"),
+        (A, None, None, "gone"),
+        (A, None, "torn", "changed"),
+        (None, A, None, "unknown"),
+        (None, None, None, "gone"),
     ],
 )
 def test_missing_and_changed_parents_are_reported(
-    record: str | None, ends: dict[str, str | None], broken: dict[str, str], state: str | None
+    record: str | None, current: str | None, broken: str | None, state: str | None
 ) -> None:
-    parent = Parent(id=OTHER, record=record, how="data")
-    findings = audit.check_parents(finished(), [parent, parent], ends, broken)
-    assert facts(findings) == ([("parent", state, "run 00000002")] if state else [])
-
-
-def test_missing_and_changed_checkpoints_are_reported_but_not_unrecorded_ones() -> None:
-    claims = [audit.Claim("/ck/a", A, ID), audit.Claim("/ck/b", A, ID), audit.Claim("/ck/c", A, ID)]
-    assert facts(audit.check_checkpoints(claims, {"/ck/a": A, "/ck/b": B, "/ck/own": A})) == [
-        ("checkpoint", "changed", "/ck/b"),
-        ("checkpoint", "gone", "/ck/c"),
-    ]
+    answer = audit.check_parent(Parent(id=OTHER, record=record, how="data"), current, broken)
+    assert (answer and answer[0]) == state
 
 
 def test_a_checkpoint_that_no_recorded_run_wrote_is_unknown() -> None:
-    assert facts(audit.check_parents(finished(), [Parent(id="", record=None, how="resumed", path="ck/1")], {}, {})) == [
-        ("parent", "unknown", "ck/1")
-    ]
+    answer = audit.check_parent(Parent(id="", record=None, how="resumed", path="ck/1"), None, None)
+    assert answer == ("unknown", "it was not written by a recorded run")
 
 
 def test_findings_are_sorted_by_severity() -> None:
@@ -138,19 +121,19 @@ def test_findings_are_sorted_by_severity() -> None:
 
 
 def test_a_shared_thing_is_checked_once_and_reported_once_with_all_its_runs() -> None:
-    checks: list[str] = []
+    looks: list[str] = []
 
     def check(key: str, run: Run) -> audit.Answer:
-        checks.append(f"{key} for {run.short}")
+        looks.append(f"{key} for {run.short}")
         return ("gone", "two\nlines") if key == "bad" else None
 
     run = make_run(None)
     second_run = msgspec.structs.replace(run, start=start(OTHER))
-    shared = audit.Shared[str]("image", lambda key: f"the {key}", check)
-    for key, user in (("bad", run), ("good", run), ("bad", second_run)):
-        shared.add(key, user)
-    assert checks == ["bad for 00000001", "good for 00000001"]
-    assert len(shared) == 2
-    ((finding),) = shared.findings()
+    checks = audit.Checks()
+    for key, user in (("bad", run), ("good", run), ("bad", second_run), ("bad", second_run)):
+        checks.check("image", key, f"the {key}", user, partial(check, key, user))
+    assert looks == ["bad for 00000001", "good for 00000001"]
+    assert (checks.count("image"), checks.count("data")) == (2, 0)
+    ((finding),) = checks.findings()
     assert (finding.part, finding.state, finding.what, finding.runs) == ("image", "gone", "the bad", (ID, OTHER))
     assert "\n" not in finding.why
