@@ -21,7 +21,6 @@ from repro_env.environment.machine import variables
 from repro_env.environment.python import selection as targets
 from repro_env.environment.python.selection import Target
 from repro_env.environment.secrets.bundles import SecretSearch
-from repro_env.environment.wheels import identification as wheels
 from repro_env.io import machine
 from repro_env.runs.start import sourcedirectory
 from repro_env.sandbox import plan
@@ -85,8 +84,8 @@ def capture(request: Request, *, store: Store, tell: Tell) -> CaptureResult:
     plan.check_mounts(spec, [Mount(kind="data", source=data.path, target=data.path) for data in spec.observed.data])
     bundle.packages(locked)
     locked.check_unchanged()
-    by_digest = {wheel.wheel.sha256: wheel for wheel in locked.wheels}
-    if problem := dockerfile.write(output, spec, store, lambda wheel: wheels.facts_of(by_digest[wheel.sha256], store)):
+    facts = {wheel.artifact.sha256: wheel.facts for wheel in locked.wheels}
+    if problem := dockerfile.write(output, spec, store, lambda wheel: facts[wheel.sha256]):
         tell(f"no Dockerfile was written: {problem}; `repro-env rebuild` can still build the image")
     files.write(output, spec)
     blobs.keep_only(spec.bundled)  # remove the blobs of earlier captures

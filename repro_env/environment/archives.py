@@ -1,24 +1,40 @@
-"""What the identification of wheels and of conda packages shares: find the file of an archive, and decide whether to bundle it."""
+"""What the identification of wheels and of conda packages shares.
+
+An archive is found on this machine or downloaded, it is bundled if no other machine can download it, and its layer is computed
+from the installed files.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import re
 import urllib.parse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TypeVar
+from typing import Generic, TypeVar
 
+import msgspec
+
+from repro_env.environment.python.sites import Site
 from repro_env.environment.secrets.bundles import SecretSearch
+from repro_env.environment.wheels import layers
+from repro_env.io.files import FileContents, keys_of
 from repro_env.io.indexhttp import Session
+from repro_env.oci import conda, wheel, wheellayers
 from repro_env.oci.entry import Contents
 from repro_env.oci.wheel import Installed
 from repro_env.schema import codec, redact
 from repro_env.schema.artifact import CondaPackage, Wheel
+from repro_env.schema.environment import Layout
 from repro_env.schema.errors import ArtifactError
+from repro_env.schema.image import Layer, LayerKind
 from repro_env.schema.spec import WheelHint
 from repro_env.schema.text import Url
+from repro_env.store.packages.condafile import CondaContents, UnpackedPackage
+from repro_env.store.packages.wheelfile import WheelContents
 from repro_env.store.store import Store
 
 _THREADS = 8
@@ -28,6 +44,47 @@ _SIGNED = "its URL holds a token or signature, which is not written down"
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
+Artifact = TypeVar("Artifact", Wheel, CondaPackage)
+Facts = TypeVar("Facts", wheel.Facts, conda.Facts)
+
+
+class IdentifiedArchive(msgspec.Struct, Generic[Artifact, Facts], frozen=True):
+    """A distribution or conda package, identified as an archive. The cache has it in this form."""
+
+    artifact: Artifact
+    hint: WheelHint
+    facts: Facts
+    file: str
+    """The path of a bundled archive on this machine; empty for a downloadable one."""
+    why: str
+    """Why it is bundled; empty if it is downloadable."""
+
+    def is_available(self, store: Store) -> bool:
+        """Whether it can be downloaded, or is still on this machine."""
+        return not self.why or existing_file(self.artifact.sha256, self.file, store) is not None
+
+    def installed(self, layout: Layout) -> Installed:
+        """Its installed form at a prefix."""
+        if isinstance(self.facts, conda.Facts):
+            return conda.canonical(self.facts, layout)
+        return wheel.canonical(self.facts, layout, name=self.artifact.name)
+
+    def path(self, store: Store) -> Path:
+        """The path of the archive. It is downloaded into the store if it is not on this machine."""
+        path = existing_file(self.artifact.sha256, self.file, store)
+        if path is not None:
+            return path
+        url = next(iter(self.hint.urls), "")
+        if not url:
+            what = "this file is not in the store and has no URL"
+            raise ArtifactError(what, where=self.artifact.filename, hint="capture again on the machine that has it")
+        with Session() as session:
+            return store.blobs.put(session.download(url), self.artifact.sha256, where=url, size=self.artifact.size)
+
+
+IdentifiedWheel = IdentifiedArchive[Wheel, wheel.Facts]
+IdentifiedPackage = IdentifiedArchive[CondaPackage, conda.Facts]
+Identified = Sequence[IdentifiedWheel] | Sequence[IdentifiedPackage]
 
 
 def identify_all(identify: Callable[[Item], Answer], items: Sequence[Item]) -> list[Answer]:
@@ -74,21 +131,57 @@ def existing_file(sha256: str, file: str, store: Store) -> Path | None:
     return path
 
 
-def artifact_file(artifact: Wheel | CondaPackage, hint: WheelHint, file: str, store: Store) -> Path:
-    """The file of an archive, as in `existing_file`; it is downloaded into the store if necessary."""
-    path = existing_file(artifact.sha256, file, store)
-    if path is not None:
-        return path
-    url = next(iter(hint.urls), "")
-    if not url:
-        what = "this file is not in the store and has no URL"
-        raise ArtifactError(what, where=artifact.filename, hint="capture again on the machine that has it")
-    with Session() as session:
-        return store.blobs.put(session.download(url), artifact.sha256, where=url, size=artifact.size)
+@contextlib.contextmanager
+def _open(archive: IdentifiedWheel | IdentifiedPackage, installed: Installed, layout: Layout, store: Store) -> Iterator[Contents]:
+    """The content of the files that an archive installs at a prefix."""
+    path = archive.path(store)
+    if isinstance(archive.artifact, Wheel):
+        with contextlib.closing(WheelContents(path, installed)) as contents:
+            yield contents
+    else:
+        with UnpackedPackage(path, archive.artifact.filename, layout.prefix, store.temp) as package:
+            yield CondaContents(package, installed)
 
 
-def search(secrets: SecretSearch, artifact: Wheel | CondaPackage, installed: Installed, contents: Contents) -> None:
-    """Search the files that an archive installs for secrets, unless they were searched before."""
-    if not secrets.is_clean(artifact.sha256):
-        members = [entry for entry in installed.entries if entry.path in installed.members]
-        secrets.search_archive(artifact.sha256, members, contents, f"{artifact.filename}/".__add__)
+def layers_of(
+    identified: Identified,
+    installed: Mapping[str, Installed],
+    altered: Mapping[str, frozenset[str]],
+    sites: Sequence[Site],
+    store: Store,
+    kind: LayerKind,
+) -> tuple[Layer, ...]:
+    """The layers with their diff IDs, from the installed files, and from the archives for files that differ.
+
+    `installed`: by key (`Wheel.key`). `altered`: the paths that differ, by key.
+    """
+    sources: dict[str, layers.DistributionContents] = {}
+    live = [FileContents(site.prefix, keys=keys_of(site.found)) for site in sites]
+    with ExitStack() as stack:
+        for archive in identified:
+            key = archive.artifact.key
+            (site,) = (site for site in sites if site.owns(key))
+            changed = altered[key] & set(installed[key].members)
+            original = stack.enter_context(_open(archive, installed[key], site.layout, store)) if changed else None
+            sources[key] = layers.DistributionContents(installed[key], live[site.number], changed, original)
+        versions = {archive.artifact.key: archive.artifact.version for archive in identified}
+        return layers.diff_ids(wheellayers.layers(installed), sources, versions, facts=store.facts, kind=kind)
+
+
+def search(
+    secrets: SecretSearch, identified: Identified, installed: Mapping[str, Installed], sites: Sequence[Site], store: Store
+) -> None:
+    """Search the bundled archives for secrets, unless they were searched before.
+
+    Repacked wheels were searched when they were made. Conda packages from a server are public.
+    """
+    for archive in identified:
+        key, sha256 = archive.artifact.key, archive.artifact.sha256
+        is_public = isinstance(archive.artifact, CondaPackage) and archive.why not in (LOCAL, LOOPBACK)
+        if archive.hint.origin != "bundled" or is_public or secrets.is_clean(sha256):
+            continue
+        form = installed[key]
+        (site,) = (site for site in sites if site.owns(key))
+        members = [entry for entry in form.entries if entry.path in form.members]
+        with _open(archive, form, site.layout, store) as contents:
+            secrets.search_archive(sha256, members, contents, f"{archive.artifact.filename}/".__add__)

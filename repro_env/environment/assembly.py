@@ -86,8 +86,8 @@ def _identity(locked: LockedEnvironment, make_blob: Callable[[Tree], TreeBlob], 
         layout=facts.layout,
         other_layouts=tuple(site.layout for site in live.sites[1:]),
         command=facts.command,
-        packages=tuple(sorted((package.package for package in locked.packages), key=lambda package: package.name)),
-        distributions=tuple(sorted((dist.wheel for dist in locked.wheels), key=lambda wheel: wheel.key)),
+        packages=tuple(sorted((package.artifact for package in locked.packages), key=lambda package: package.name)),
+        distributions=tuple(sorted((dist.artifact for dist in locked.wheels), key=lambda wheel: wheel.key)),
         overlay=blob(locked.overlay),
         config=Config(env=_env(locked, captured)),
     )
@@ -170,14 +170,12 @@ def _notes(locked: LockedEnvironment) -> Iterator[str]:
 
 def _bundled(locked: LockedEnvironment) -> Iterator[Bundled]:
     """What cannot be downloaded again, with the reasons."""
-    identified = [(package.package, package.why) for package in locked.packages] + [
-        (dist.wheel, dist.why) for dist in locked.wheels
-    ]
-    for artifact, why in identified:
-        if why:
-            yield Bundled(name=artifact.name, version=artifact.version, why=why, size=artifact.size)
+    for archive in locked.archives:
+        if archive.why:
+            artifact = archive.artifact
+            yield Bundled(name=artifact.name, version=artifact.version, why=archive.why, size=artifact.size)
     yield from locked.plain_packages
-    wheels = {(wheel.wheel.name, wheel.wheel.site) for wheel in locked.wheels}
+    wheels = {(wheel.artifact.name, wheel.artifact.site) for wheel in locked.wheels}
     for site, dist in locked.installed:
         if (dist.facts.name, site.number) not in wheels:
             why = "no wheel can contain it: its files are bundled as plain files"

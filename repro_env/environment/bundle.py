@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from repro_env.environment.conda import identification as conda
 from repro_env.environment.lock import LockedEnvironment
 from repro_env.environment.system.tree import Tree
-from repro_env.environment.wheels import identification as wheels
 from repro_env.environment.wheels import layers
 from repro_env.oci.entry import members
 from repro_env.schema.artifact import TreeBlob
@@ -35,11 +33,8 @@ class Bundle(msgspec.Struct, frozen=True):
 
     def packages(self, locked: LockedEnvironment) -> None:
         """Add the wheels and conda packages that cannot be downloaded again."""
-        for wheel in locked.wheels:
-            if wheel.hint.origin in ("bundled", "repacked") and not self.blobs.has(wheel.wheel.sha256, self.store.facts):
+        for archive in locked.archives:
+            if archive.why and not self.blobs.has(archive.artifact.sha256, self.store.facts):
                 # The members of repacked wheels are not compressed, so that their digest does not depend on a compressor's version.
-                is_packed = wheel.hint.origin != "repacked"
-                self.blobs.add_file(wheels.wheel_file(wheel, self.store), wheel.wheel.sha256, compress=not is_packed)
-        for package in locked.packages:
-            if package.hint.origin == "bundled" and not self.blobs.has(package.package.sha256, self.store.facts):
-                self.blobs.add_file(conda.archive_file(package, self.store), package.package.sha256)
+                is_repacked = archive.hint.origin == "repacked"
+                self.blobs.add_file(archive.path(self.store), archive.artifact.sha256, compress=is_repacked)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
 
+from repro_env.environment import archives
 from repro_env.environment.conda import identification as conda
 from repro_env.environment.conda import metadata as records
 from repro_env.environment.live import LiveEnvironment, Request, inspect
@@ -23,8 +24,6 @@ from repro_env.environment.system.tree import Tree
 from repro_env.environment.wheels import composition
 from repro_env.environment.wheels import identification as wheels
 from repro_env.oci import conda as rule
-from repro_env.oci import wheel, wheellayers
-from repro_env.oci.entry import Entry
 from repro_env.schema.environment import Bundled
 from repro_env.schema.errors import CaptureError
 from repro_env.schema.image import Layer
@@ -37,10 +36,10 @@ class LockedEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     request: Request
     live: LiveEnvironment
     is_conda: bool
-    packages: tuple[conda.IdentifiedPackage, ...]
+    packages: tuple[archives.IdentifiedPackage, ...]
     plain_packages: tuple[Bundled, ...]
     """Conda packages without an archive: their files are plain files of the environment."""
-    wheels: tuple[wheels.IdentifiedWheel, ...]
+    wheels: tuple[archives.IdentifiedWheel, ...]
     compositions: tuple[composition.Composition, ...]
     """One per site."""
     layers: tuple[Layer, ...]
@@ -54,6 +53,10 @@ class LockedEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     def installed(self) -> tuple[tuple[Site, InstalledDistribution], ...]:
         """All distributions with their sites."""
         return tuple((site, dist) for site in self.live.sites for dist in site.scanned.distributions)
+
+    @property
+    def archives(self) -> tuple[archives.IdentifiedPackage | archives.IdentifiedWheel, ...]:
+        return (*self.packages, *self.wheels)
 
     def check_unchanged(self) -> None:
         """Raise `CaptureError` if a file was changed while the layers were computed, by comparing the files' keys."""
@@ -111,17 +114,22 @@ def lock(request: Request, tell: Tell, secrets: SecretSearch | None = None) -> L
             )
     own_site = live.sites[0]
     packages, plain_packages = conda.identify(meta, own_site, store=store, environ=environ, tell=tell)
-    installed_packages = {package.package.key: rule.canonical(package.facts, facts.layout) for package in packages}
-    rewritten = frozenset(rule.record_path(package.package.filename) for package in packages)
+    rewritten = frozenset(rule.record_path(package.artifact.filename) for package in packages)
     generated = records.replaced_files(own_site.prefix, rewritten) if meta.is_there else {}
-    compositions, layers = _compare(request, live, packages, installed_packages, identified, generated)
+    forms = {package.artifact.key: package.installed(facts.layout) for package in packages}
+    wheel_forms = {dist.artifact.key: dist.installed(live.sites[dist.artifact.site].layout) for dist in identified}
+    lower = live.lower_entries
+    compositions = tuple(
+        composition.compose([forms, wheel_forms], site, lower) for site in (own_site.with_generated(generated), *live.sites[1:])
+    )
+    altered = {key: paths for composed in compositions for key, paths in composed.altered.items()}
     names = {dist.facts.name for site in live.sites for dist in site.scanned.distributions}
-    home = homefiles.look(names | {package.package.name for package in packages}, environ, without=request.workspace)
+    home = homefiles.look(names | {package.artifact.name for package in packages}, environ, without=request.workspace)
     overlay_tree, skipped = overlay(request, live, compositions, generated, home.data)
     if secrets is not None:
         _search_trees(secrets, live, overlay_tree)
-        wheels.search(secrets, identified, live.sites, store)
-        conda.search(secrets, packages, installed_packages, own_site.prefix, store)
+        archives.search(secrets, identified, wheel_forms, live.sites, store)
+        archives.search(secrets, packages, forms, live.sites, store)
         secrets.raise_if_found()
     return LockedEnvironment(
         request=request,
@@ -131,55 +139,14 @@ def lock(request: Request, tell: Tell, secrets: SecretSearch | None = None) -> L
         plain_packages=plain_packages,
         wheels=identified,
         compositions=compositions,
-        layers=layers,
+        layers=(
+            *archives.layers_of(packages, forms, altered, live.sites, store, "conda"),
+            *archives.layers_of(identified, wheel_forms, altered, live.sites, store, "distributions"),
+        ),
         overlay=overlay_tree,
         home_files=home.files,
         unknown=(*meta.problems, *home.problems, *skipped, *caveats.of_environment(request, live, overlay_tree)),
     )
-
-
-def _compare(
-    request: Request,
-    live: LiveEnvironment,
-    packages: Sequence[conda.IdentifiedPackage],
-    installed_packages: Mapping[str, wheel.Installed],
-    identified: Sequence[wheels.IdentifiedWheel],
-    generated: Mapping[str, bytes],
-) -> tuple[tuple[composition.Composition, ...], tuple[Layer, ...]]:
-    """Compare the sites with their packages and wheels, and compute the layers."""
-    store = request.store
-    installed = {dist.wheel.key: wheels.installed_form(dist, live.sites, store) for dist in identified}
-    lower = live.lower_entries
-    own_site, *other_sites = live.sites
-    compositions = tuple(
-        _compose(site, [installed_packages, installed], lower) for site in (own_site.with_generated(generated), *other_sites)
-    )
-    package_layers, wheel_layers = wheellayers.layers(installed_packages), wheellayers.layers(installed)
-    return compositions, (
-        *conda.layers_of(package_layers, installed_packages, packages, compositions[0].altered, own_site, store),
-        *wheels.layers_of(wheel_layers, installed, identified, compositions, live.sites, store),
-    )
-
-
-def _compose(site: Site, stacks: Sequence[Mapping[str, wheel.Installed]], lower: Mapping[str, Entry]) -> composition.Composition:
-    prefix = site.prefix
-    found = composition.compose(
-        stacks,
-        site.found,
-        site.hashes,
-        root=site.root,
-        owns=site.owns,
-        lower=lower,
-        read=lambda path: (prefix / path).read_bytes(),
-        is_own_python=site.is_own_python,
-    )
-    if found.unsupported:
-        raise CaptureError(
-            "this path is not a file, directory or symlink, so no image can contain it",
-            where=str(prefix / found.unsupported[0]),
-            hint="remove it from the environment and capture again",
-        )
-    return found
 
 
 def _search_trees(secrets: SecretSearch, live: LiveEnvironment, overlay_tree: Tree | None) -> None:

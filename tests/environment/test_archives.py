@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from repro_env.environment.archives import artifact_file, downloadable, existing_file, identify_all, why_bundled
+from repro_env.environment.archives import IdentifiedWheel, downloadable, existing_file, identify_all, why_bundled
+from repro_env.oci.wheel import Facts
 from repro_env.schema.artifact import Wheel
 from repro_env.schema.errors import ArtifactError
 from repro_env.schema.spec import WheelHint
@@ -70,7 +71,8 @@ def test_a_file_counts_only_while_it_has_the_same_bytes(tmp_path: Path) -> None:
     path.write_bytes(b"changed")
     assert existing_file(digest, str(path), store) is None
     wheel = Wheel(name="demo", version="1", filename="demo-1-py3-none-any.whl", sha256=digest, size=4)
+    hint = WheelHint(sha256=digest, origin="bundled", urls=(), index="")
     with pytest.raises(ArtifactError, match="not in the store"):
-        artifact_file(wheel, WheelHint(sha256=digest, origin="bundled", urls=(), index=""), str(path), store)
+        IdentifiedWheel(wheel, hint, Facts(wheel.filename, (), b"", b"", b"", {}), str(path), "why").path(store)
     stored = store.blobs.put([b"demo"], digest, where="demo")
     assert existing_file(digest, str(path), store) == stored

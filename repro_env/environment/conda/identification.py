@@ -13,29 +13,23 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from threading import BoundedSemaphore
 
-import msgspec
-
 from repro_env.environment import archives
+from repro_env.environment.archives import IdentifiedPackage
 from repro_env.environment.conda.metadata import Meta, Record
 from repro_env.environment.python.sites import Site
-from repro_env.environment.secrets.bundles import SecretSearch
-from repro_env.environment.wheels import layers
-from repro_env.io.files import FileContents, chunks_of, keys_of
+from repro_env.io.files import chunks_of
 from repro_env.io.http import RangesRefusedError
 from repro_env.io.indexhttp import Session, local_path
-from repro_env.oci import conda, wheellayers
+from repro_env.oci import conda
 from repro_env.oci.entry import Entry
-from repro_env.oci.wheel import Installed
 from repro_env.schema import codec, redact
 from repro_env.schema.artifact import CondaPackage
 from repro_env.schema.environment import Bundled
 from repro_env.schema.errors import ArtifactError, NetworkError
-from repro_env.schema.image import Layer
 from repro_env.schema.progress import Tell
 from repro_env.schema.spec import WheelHint
 from repro_env.store.packages import condafile
@@ -46,18 +40,6 @@ _RULE = 3
 _PROGRAMS = ("bin/", "sbin/", "libexec/")
 _LONGEST_PREFIX = 90
 """Maximum characters of a prefix with which installers change the first line of a script only by replacing the prefix."""
-
-
-class IdentifiedPackage(msgspec.Struct, frozen=True):
-    """A package, identified as an archive. The cache has it in this form."""
-
-    package: CondaPackage
-    hint: WheelHint
-    facts: conda.Facts
-    file: str
-    """The path of a bundled archive on this machine; empty for a downloadable one."""
-    why: str
-    """Why it is bundled; empty if it is downloadable."""
 
 
 class _UnavailableError(Exception):
@@ -77,7 +59,7 @@ def identify(
     with tell.progress(0, label), Session(prefix=site.layout.prefix) as session:
         answers = archives.identify_all(_Identifier(session, site, store, environ).identify, meta.records)
     tell.detail(f"{len(meta.records)} conda packages in {site.prefix}")
-    identified = tuple(answer for answer in answers if isinstance(answer, IdentifiedPackage))
+    identified = tuple(answer for answer in answers if not isinstance(answer, str))
     sizes = {file.path: file.size for file in site.found}
     plain_packages = [
         Bundled(
@@ -92,45 +74,6 @@ def identify(
     for item in plain_packages:
         tell.detail(f"conda package {item.name} {item.version}: {item.why}")
     return identified, tuple(plain_packages)
-
-
-def layers_of(
-    groups: Sequence[wheellayers.GroupLayer],
-    installed: Mapping[str, Installed],
-    packages: Sequence[IdentifiedPackage],
-    altered: Mapping[str, frozenset[str]],
-    site: Site,
-    store: Store,
-) -> tuple[Layer, ...]:
-    """The layers of packages, from the installed files, and from the archives for files that differ."""
-    live = FileContents(site.prefix, keys=keys_of(site.found))
-    sources: dict[str, layers.DistributionContents] = {}
-    with ExitStack() as opened_archives:
-        for identified in packages:
-            key, name = identified.package.key, identified.package.filename
-            changed, archive = altered[key] & set(installed[key].members), None
-            if changed:
-                package = condafile.UnpackedPackage(archive_file(identified, store), name, str(site.prefix), store.temp)
-                archive = condafile.CondaContents(opened_archives.enter_context(package), installed[key])
-            sources[key] = layers.DistributionContents(installed[key], live, changed, archive)
-        versions = {package.package.key: package.package.version for package in packages}
-        return layers.diff_ids(groups, sources, versions, facts=store.facts, kind="conda")
-
-
-def archive_file(identified: IdentifiedPackage, store: Store) -> Path:
-    """The path of a package's archive, downloaded into the store if necessary."""
-    return archives.artifact_file(identified.package, identified.hint, identified.file, store)
-
-
-def search(
-    secrets: SecretSearch, packages: Sequence[IdentifiedPackage], installed: Mapping[str, Installed], prefix: Path, store: Store
-) -> None:
-    """Search the bundled packages that were built on this machine for secrets. Packages from a server are public."""
-    for identified in packages:
-        if identified.why in (archives.LOCAL, archives.LOOPBACK):
-            form, name = installed[identified.package.key], identified.package.filename
-            with condafile.UnpackedPackage(archive_file(identified, store), name, str(prefix), store.temp) as package:
-                archives.search(secrets, identified.package, form, condafile.CondaContents(package, form))
 
 
 class _Identifier:
@@ -154,9 +97,7 @@ class _Identifier:
         record_fields = [record.name, record.version, record.build, record.filename, record.sha256, record.md5]
         key = codec.digest([_RULE, *record_fields, record.url, record.size, self._layout])
         cached = self._store.facts.recall("conda-proof", key, IdentifiedPackage)
-        if cached is not None and (
-            not cached.why or archives.existing_file(cached.package.sha256, cached.file, self._store) is not None
-        ):
+        if cached is not None and cached.is_available(self._store):
             return cached
         try:
             identified = self._prove(record)

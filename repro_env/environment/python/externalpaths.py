@@ -9,10 +9,9 @@ from pathlib import Path
 import msgspec
 
 from repro_env.environment.python import distributions
-from repro_env.environment.python.sites import Site
+from repro_env.environment.python.sites import Bytecode, Site
 from repro_env.environment.source import selection
 from repro_env.environment.system.tree import LiveTree
-from repro_env.environment.wheels import composition
 from repro_env.io.files import Found, walk
 from repro_env.oci.entry import Entry
 from repro_env.oci.paths import inside
@@ -160,7 +159,7 @@ def collect_link_targets(
             continue
         size, count = total, number
         if real.is_dir():
-            tree.add_directory(str(real), composition.Bytecode(real))
+            tree.add_directory(str(real), Bytecode(real))
     return tree
 
 

@@ -20,11 +20,12 @@ from repro_env.environment.conda import metadata
 from repro_env.environment.python import distributions
 from repro_env.environment.system import interpretertree
 from repro_env.environment.system.tree import parent_directories
-from repro_env.environment.wheels import composition
 from repro_env.io.files import Found, fingerprint, walk
 from repro_env.oci.paths import root_of
 from repro_env.schema.environment import Interpretation, Layout, Startup
 
+_NUMBA_SUFFIXES = ("nbi", "nbc")
+"""Numba's caches depend on the modification times of the sources here; Numba recreates them."""
 SITE_NAMES = ("site-packages", "dist-packages")
 _PYTHON_DIRECTORY = re.compile(r"python\d*(?:\.\d+)?t?")
 _LIBRARY = ("lib", "lib64")
@@ -137,7 +138,7 @@ def list_files(facts: Interpretation, layout: Layout, scanned: distributions.Sca
 
 
 def _skip(facts: Interpretation, layout: Layout, scanned: distributions.Scan) -> Skip:
-    bytecode = composition.Bytecode(Path(layout.prefix))
+    bytecode = Bytecode(Path(layout.prefix))
     if layout != facts.layout or facts.kind == "system":
         return _shared_prefix(layout, _other_files(layout, scanned), bytecode)
     if facts.kind == "interpreter":
@@ -146,6 +147,45 @@ def _skip(facts: Interpretation, layout: Layout, scanned: distributions.Scan) ->
         unrelated = metadata.unrelated_directories(Path(layout.prefix))
         return lambda path, is_dir: path in unrelated or bytecode(path, is_dir)
     return bytecode
+
+
+class Bytecode:
+    """A `skip` for walks of `root` that excludes bytecode whose source exists: it is not part of the identity (design, section 5).
+
+    Other files in a `__pycache__` are ordinary: data that a package stores there, or a module without source.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._names: dict[str, frozenset[str]] = {}
+        """Directory -> its file names."""
+
+    def __call__(self, path: str, is_dir: bool) -> bool:
+        directory, _, name = path.rpartition("/")
+        if is_dir:
+            return name == "__pycache__" and all(self._is_bytecode(directory, inner) for inner in self._in(path))
+        parent, _, last = directory.rpartition("/")
+        return last == "__pycache__" and self._is_bytecode(parent, name)
+
+    def _is_bytecode(self, directory: str, name: str) -> bool:
+        """Whether a file in the `__pycache__` of a directory is bytecode of an existing source file."""
+        parts = name.split(".")
+        if parts[-1] in _NUMBA_SUFFIXES:
+            return True
+        if parts[-1].isdigit():
+            parts.pop()  # the temporary file of a killed Python: module.cpython-311.pyc.140234
+        if parts[-1] != "pyc":
+            return False
+        sources = self._in(directory)
+        return any(".".join(parts[:end]) + ".py" in sources for end in range(1, len(parts)))
+
+    def _in(self, directory: str) -> frozenset[str]:
+        if directory not in self._names:
+            try:
+                self._names[directory] = frozenset(os.listdir(self._root / directory))  # noqa: PTH208
+            except OSError:
+                self._names[directory] = frozenset()
+        return self._names[directory]
 
 
 def _shared_prefix(layout: Layout, files: frozenset[str], bytecode: Skip) -> Skip:

@@ -7,20 +7,16 @@ tree, but not in the wheels.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 
 import msgspec
 
+from repro_env.environment.python.sites import Site
 from repro_env.guest.wheelrule import REWRITTEN
-from repro_env.io.files import Found
 from repro_env.oci import consolescript, wheellayers
 from repro_env.oci.entry import Entry, entries_of, sort_with_parents
 from repro_env.oci.wheel import Installed
-
-_NUMBA_SUFFIXES = ("nbi", "nbc")
-"""Numba's caches depend on the modification times of the sources here; Numba recreates them."""
+from repro_env.schema.errors import CaptureError
 
 
 class Composition(msgspec.Struct, frozen=True):
@@ -30,32 +26,27 @@ class Composition(msgspec.Struct, frozen=True):
     """`<path> (<distribution>: changed|missing)`, paths relative to the prefix, sorted."""
     altered: dict[str, frozenset[str]]
     """Key of a distribution -> paths that differ in the live tree: their original bytes are only in the wheel."""
-    unsupported: tuple[str, ...]
-    """Paths that are not files, directories or symlinks, which no image can contain."""
 
 
-def compose(
-    stacks: Sequence[Mapping[str, Installed]],
-    found: Sequence[Found],
-    hashes: Mapping[str, str],
-    *,
-    root: str,
-    owns: Callable[[str], bool] = lambda key: True,  # noqa: ARG005
-    lower: Mapping[str, Entry],
-    read: Callable[[str], bytes],
-    is_own_python: Callable[[str], bool],
-) -> Composition:
+def compose(stacks: Sequence[Mapping[str, Installed]], site: Site, lower: Mapping[str, Entry]) -> Composition:
     """Compare a site directory with what the image's layers show there.
 
-    `stacks`: what the packages and wheels of all sites become, lowest layers first. `found`: the site's paths without bytecode,
-    relative to its prefix; `hashes`: the sha256 of its files; `read` returns the bytes of a script. `root`: the prefix in the
-    image. `owns` tells whether a key belongs to this site: two sites may share a prefix, and each is compared with its own
-    packages. `lower`: the entries of all lower layers, by path from the image's root. `is_own_python` tells whether a path is
-    the python that this site's scripts start.
+    `stacks`: what the packages and wheels of all sites become, lowest layers first. Two sites may share a prefix, and each is
+    compared with its own packages. `lower`: the entries of all lower layers, by path from the image's root. Raises `CaptureError`
+    for a path that no image can contain.
     """
-    live = {file.path: file for file in found}
-    entries = {entry.path: entry for entry in entries_of((file for file in found if file.kind in ("file", "link")), hashes)}
-    installed = {key: package for layer in stacks for key, package in layer.items() if package.root == root and owns(key)}
+    root = site.root
+    live = {file.path: file for file in site.found}
+    if unsupported := sorted(path for path, file in live.items() if file.kind == "other"):
+        raise CaptureError(
+            "this path is not a file, directory or symlink, so no image can contain it",
+            where=str(site.prefix / unsupported[0]),
+            hint="remove it from the environment and capture again",
+        )
+    entries = {
+        entry.path: entry for entry in entries_of((file for file in site.found if file.kind in ("file", "link")), site.hashes)
+    }
+    installed = {key: package for layer in stacks for key, package in layer.items() if package.root == root and site.owns(key)}
     rewritten = {key: frozenset(_rewritten_paths(key, package)) for key, package in installed.items()}
     all_rewritten = frozenset().union(*rewritten.values())
     composed = wheellayers.compose(stacks, root)
@@ -76,8 +67,8 @@ def compose(
             return True
         point, body = installed[owner].points.get(path), installed[owner].bodies.get(path)
         if point is not None:
-            return consolescript.is_stub_of(read(path), point, is_own_python)
-        return body is not None and consolescript.has_same_body(read(path), body, is_own_python)
+            return consolescript.is_stub_of((site.prefix / path).read_bytes(), point, site.is_own_python)
+        return body is not None and consolescript.has_same_body((site.prefix / path).read_bytes(), body, site.is_own_python)
 
     altered = {
         name: frozenset(entry.path for entry in package.entries if not shows(entry.path, entry, name))
@@ -111,47 +102,7 @@ def compose(
         overlay=tuple(sort_with_parents(wheellayers.move_below(entry, root) for entry in overlay.values())),
         edited=tuple(sorted(edited)),
         altered=altered,
-        unsupported=tuple(sorted(path for path, file in live.items() if file.kind == "other")),
     )
-
-
-class Bytecode:
-    """A `skip` for walks of `root` that excludes bytecode whose source exists: it is not part of the identity (design, section 5).
-
-    Other files in a `__pycache__` are ordinary: data that a package stores there, or a module without source.
-    """
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-        self._names: dict[str, frozenset[str]] = {}
-        """Directory -> its file names."""
-
-    def __call__(self, path: str, is_dir: bool) -> bool:
-        directory, _, name = path.rpartition("/")
-        if is_dir:
-            return name == "__pycache__" and all(self._is_bytecode(directory, inner) for inner in self._in(path))
-        parent, _, last = directory.rpartition("/")
-        return last == "__pycache__" and self._is_bytecode(parent, name)
-
-    def _is_bytecode(self, directory: str, name: str) -> bool:
-        """Whether a file in the `__pycache__` of a directory is bytecode of an existing source file."""
-        parts = name.split(".")
-        if parts[-1] in _NUMBA_SUFFIXES:
-            return True
-        if parts[-1].isdigit():
-            parts.pop()  # the temporary file of a killed Python: module.cpython-311.pyc.140234
-        if parts[-1] != "pyc":
-            return False
-        sources = self._in(directory)
-        return any(".".join(parts[:end]) + ".py" in sources for end in range(1, len(parts)))
-
-    def _in(self, directory: str) -> frozenset[str]:
-        if directory not in self._names:
-            try:
-                self._names[directory] = frozenset(os.listdir(self._root / directory))  # noqa: PTH208
-            except OSError:
-                self._names[directory] = frozenset()
-        return self._names[directory]
 
 
 def _rewritten_paths(key: str, package: Installed) -> Iterator[str]:

@@ -11,34 +11,30 @@ from __future__ import annotations
 import hashlib
 import re
 import urllib.parse
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Literal
 
-import msgspec
+from msgspec.structs import replace
 from packaging.tags import Tag, parse_tag
 
 from repro_env.environment import archives
+from repro_env.environment.archives import IdentifiedWheel
 from repro_env.environment.python.distributions import InstalledDistribution
-from repro_env.environment.python.sites import Site
 from repro_env.environment.secrets.bundles import SecretSearch
-from repro_env.environment.wheels import composition, layers
 from repro_env.environment.wheels import repack as repacking
 from repro_env.environment.wheels.index import Candidate, CandidateReader, Indexes, candidate_from_url, tags_of
-from repro_env.io.files import FileContents, keys_of
 from repro_env.io.indexhttp import Session
-from repro_env.oci import wheel, wheellayers
+from repro_env.oci import wheel
 from repro_env.oci.wheel import Facts
 from repro_env.schema import codec, redact
 from repro_env.schema.artifact import Wheel
 from repro_env.schema.environment import Layout
 from repro_env.schema.errors import ArtifactError, NetworkError
-from repro_env.schema.image import Layer
 from repro_env.schema.messages import shorten
 from repro_env.schema.progress import Tell
 from repro_env.schema.sources import NONE, PackageSources
 from repro_env.schema.spec import WheelHint
-from repro_env.store.packages.wheelfile import FACTS, WheelContents, open_facts, recall_facts
+from repro_env.store.packages.wheelfile import FACTS
 from repro_env.store.store import Store
 
 MAX_EXACT = 32
@@ -47,17 +43,6 @@ MAX_OTHERS = 8
 """The number of candidates to try that have other tags."""
 _RULE = 2
 """Part of the cache's key; increment it when proofs change."""
-
-
-class IdentifiedWheel(msgspec.Struct, frozen=True):
-    """A distribution, identified as a wheel. The cache has it in this form."""
-
-    wheel: Wheel
-    hint: WheelHint
-    file: str
-    """The path of a bundled wheel on this machine; empty for a downloadable one."""
-    why: str
-    """Why it is bundled; empty if it is downloadable."""
 
 
 def identify(
@@ -85,20 +70,8 @@ def identify(
         if identified is None:
             identified = _repack(dist, layout, store, why, tell, search)
         if identified is not None:
-            wheels.append(msgspec.structs.replace(identified, wheel=msgspec.structs.replace(identified.wheel, site=site_number)))
-    return tuple(sorted(wheels, key=lambda identified: identified.wheel.name))
-
-
-def wheel_file(identified: IdentifiedWheel, store: Store) -> Path:
-    """The path of an identified wheel, downloaded into the store if necessary."""
-    return archives.artifact_file(identified.wheel, identified.hint, identified.file, store)
-
-
-def facts_of(identified: IdentifiedWheel, store: Store) -> Facts:
-    """The facts of the wheel. Raises the same errors as `wheel_file` if they and the wheel were removed from the store."""
-    filename = identified.wheel.filename
-    cached = recall_facts(filename, identified.wheel.sha256, store.facts)
-    return cached if cached is not None else open_facts(wheel_file(identified, store), filename)
+            wheels.append(replace(identified, artifact=replace(identified.artifact, site=site_number)))
+    return tuple(sorted(wheels, key=lambda identified: identified.artifact.name))
 
 
 def difference(facts: Facts, dist: InstalledDistribution, layout: Layout) -> str:
@@ -122,39 +95,6 @@ def difference(facts: Facts, dist: InstalledDistribution, layout: Layout) -> str
     return ""
 
 
-def installed_form(identified: IdentifiedWheel, sites: Sequence[Site], store: Store) -> wheel.Installed:
-    """The installed form of a wheel."""
-    return wheel.canonical(facts_of(identified, store), sites[identified.wheel.site].layout, name=identified.wheel.name)
-
-
-def layers_of(
-    groups: Sequence[wheellayers.GroupLayer],
-    installed: Mapping[str, wheel.Installed],
-    identified: Sequence[IdentifiedWheel],
-    compositions: Sequence[composition.Composition],
-    sites: Sequence[Site],
-    store: Store,
-) -> tuple[Layer, ...]:
-    """The layers with their diff IDs, from the installed files, and from the wheels for files that differ."""
-    sources: dict[str, layers.DistributionContents] = {}
-    live = [FileContents(site.prefix, keys=keys_of(site.found)) for site in sites]
-    for identified_wheel in identified:
-        key, number = identified_wheel.wheel.key, identified_wheel.wheel.site
-        altered = compositions[number].altered[key] & set(installed[key].members)
-        original = WheelContents(wheel_file(identified_wheel, store), installed[key]) if altered else None
-        sources[key] = layers.DistributionContents(installed[key], live[number], altered, original)
-    versions = {identified_wheel.wheel.key: identified_wheel.wheel.version for identified_wheel in identified}
-    return layers.diff_ids(groups, sources, versions, facts=store.facts)
-
-
-def search(secrets: SecretSearch, identified: Sequence[IdentifiedWheel], sites: Sequence[Site], store: Store) -> None:
-    """Search the bundled wheels for secrets. Repacked wheels were searched when they were made."""
-    for bundled in identified:
-        if bundled.hint.origin == "bundled":
-            installed = installed_form(bundled, sites, store)
-            archives.search(secrets, bundled.wheel, installed, WheelContents(wheel_file(bundled, store), installed))
-
-
 class _Identifier:
     """Identifies the distributions of an environment; its methods are called from several threads."""
 
@@ -174,8 +114,8 @@ class _Identifier:
         if facts.direct_url and not direct:
             return None, f"{'an editable install of' if facts.editable else 'installed from'} {redact.url(facts.direct_url)}"
         key = self._key(dist)
-        cached = self._recall(key)
-        if cached is not None:
+        cached = self._store.facts.recall("proof", key, IdentifiedWheel)
+        if cached is not None and cached.is_available(self._store):
             return cached, cached.why
         offers = self._indexes.offers(facts.name, facts.version)
         direct_candidate = candidate_from_url(direct, "") if direct else None
@@ -199,17 +139,9 @@ class _Identifier:
     def _key(self, dist: InstalledDistribution) -> str:
         digests = [hashlib.sha256(data).hexdigest() for data in (dist.record, dist.wheel, dist.entry_points)]
         # The redacted URL: a password could be recovered from the hash of the full URL.
-        facts = msgspec.structs.replace(dist.facts, direct_url=redact.url(dist.facts.direct_url))
+        facts = replace(dist.facts, direct_url=redact.url(dist.facts.direct_url))
         locked = [file.sha256 for file in self._session.sources.files.get(facts.name, ())]
         return codec.digest((_RULE, facts, digests, self._layout, self._session.configuration.shown, locked))
-
-    def _recall(self, key: str) -> IdentifiedWheel | None:
-        identified = self._store.facts.recall("proof", key, IdentifiedWheel)
-        if identified is None:
-            return None
-        if not identified.why or archives.existing_file(identified.wheel.sha256, identified.file, self._store) is not None:
-            return identified
-        return None
 
     def _prove(self, candidate: Candidate, dist: InstalledDistribution, origin: Literal["index", "direct"]) -> IdentifiedWheel:
         """Prove a candidate.
@@ -233,7 +165,7 @@ class _Identifier:
         hint = WheelHint(
             sha256=proven.sha256, origin="bundled" if why else origin, urls=() if why else (url,), index=candidate.index
         )
-        return IdentifiedWheel(proven, hint, path, why)
+        return IdentifiedWheel(proven, hint, candidate_facts.facts, path, why)
 
 
 class _NotThisError(Exception):
@@ -255,7 +187,7 @@ def _repack(
     if repacked.problems:
         why += f"; its RECORD lists missing files: {shorten(repacked.problems, 1)}"
     hint = WheelHint(sha256=repacked.wheel.sha256, origin="repacked", urls=(), index="")
-    return IdentifiedWheel(repacked.wheel, hint, str(repacked.path), redact.line(why))
+    return IdentifiedWheel(repacked.wheel, hint, repacked.facts, str(repacked.path), redact.line(why))
 
 
 def _summary(reasons: Sequence[str]) -> list[str]:

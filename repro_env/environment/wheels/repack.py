@@ -23,6 +23,7 @@ from repro_env.guest import wheelrule
 from repro_env.io.files import FileContents, Found, chunks_of, room, walk
 from repro_env.oci import wheel
 from repro_env.oci.entry import Entry, entries_of
+from repro_env.oci.wheel import Facts
 from repro_env.schema import codec
 from repro_env.schema.artifact import Wheel
 from repro_env.schema.environment import Layout
@@ -39,6 +40,7 @@ _RULE = 1
 
 class Repacked(msgspec.Struct, frozen=True):
     wheel: Wheel
+    facts: Facts
     path: Path
     """In the store."""
     problems: tuple[str, ...]
@@ -99,15 +101,16 @@ def repack(dist: InstalledDistribution, layout: Layout, *, store: Store, search:
     key = codec.digest((_RULE, filename, sorted(members.items()), sorted(literal)))
     cached = store.facts.recall("repack", key, Wheel)
     if cached is not None and (path := store.blobs.path(cached.sha256)) is not None:
-        return Repacked(cached, path, problems)
+        return Repacked(cached, open_facts(path, filename), path, problems)
     with store.temp.directory() as directory, room(store.root):
         wheel_path = directory / "wheel"
         _write(wheel_path, members, literal, dist, FileContents(prefix))
         path, digest = store.blobs.add(chunks_of(wheel_path))
-    wheel.canonical(open_facts(path, filename), layout, name=dist.facts.name)  # raises `ArtifactError` for an invalid wheel
+    facts = open_facts(path, filename)
+    wheel.canonical(facts, layout, name=dist.facts.name)  # raises `ArtifactError` for an invalid wheel
     repacked = Wheel(name=dist.facts.name, version=dist.facts.version, filename=filename, sha256=digest, size=path.stat().st_size)
     store.facts.put("repack", key, codec.canonical(repacked))
-    return Repacked(repacked, path, problems)
+    return Repacked(repacked, facts, path, problems)
 
 
 def _files_of(dist: InstalledDistribution, layout: Layout) -> tuple[list[Found], tuple[str, ...]]:

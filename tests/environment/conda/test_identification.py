@@ -16,10 +16,11 @@ from typing import Any
 
 import pytest
 
+from repro_env.environment import archives
 from repro_env.environment.conda import identification as lock
 from repro_env.environment.conda import metadata as capture
 from repro_env.environment.python.distributions import Scan
-from repro_env.environment.python.sites import Site
+from repro_env.environment.python.sites import Bytecode, Site
 from repro_env.environment.secrets.bundles import SecretSearch
 from repro_env.environment.wheels import composition
 from repro_env.io.files import walk
@@ -69,45 +70,39 @@ def fresh() -> Store:
 
 
 def layout(prefix: Path) -> Layout:
-    site = f"lib/python{conda.SHORT}/site-packages"
+    directory = f"lib/python{conda.SHORT}/site-packages"
     return Layout(
         prefix=str(prefix),
         in_place=True,
-        purelib=site,
-        platlib=site,
+        purelib=directory,
+        platlib=directory,
         scripts="bin",
         headers=f"include/python{conda.SHORT}",
         python=str(prefix / "bin" / "python"),
     )
 
 
-Answer = tuple[dict[str, lock.IdentifiedPackage], tuple[Bundled, ...]]
+Answer = tuple[dict[str, archives.IdentifiedPackage], tuple[Bundled, ...]]
+
+
+def site(prefix: Path, store: Store) -> Site:
+    found = tuple(walk(prefix, skip=Bytecode(prefix)))
+    return Site(0, layout(prefix), Scan((), ()), found, store.hashes.of(prefix, found), state="")
 
 
 def identify(prefix: Path, store: Store, environ: Mapping[str, str] | None = None) -> Answer:
-    found = tuple(walk(prefix, skip=composition.Bytecode(prefix)))
-    site = Site(0, layout(prefix), Scan((), ()), found, store.hashes.of(prefix, found), state="")
-    identified_packages, plain = lock.identify(capture.read(prefix), site, store=store, environ=environ or {}, tell=Silent())
-    return {identified.package.name: identified for identified in identified_packages}, plain
-
-
-def installed(identified_packages: Mapping[str, lock.IdentifiedPackage], prefix: Path) -> dict[str, Installed]:
-    return {
-        identified.package.key: rule.canonical(identified.facts, layout(prefix)) for identified in identified_packages.values()
-    }
-
-
-def compose(prefix: Path, identified_packages: Mapping[str, lock.IdentifiedPackage], store: Store) -> composition.Composition:
-    found = tuple(walk(prefix, skip=composition.Bytecode(prefix)))
-    return composition.compose(
-        [installed(identified_packages, prefix)],
-        found,
-        store.hashes.of(prefix, found),
-        root=str(prefix).lstrip("/"),
-        lower={},
-        read=lambda path: (prefix / path).read_bytes(),
-        is_own_python=lambda python: True,
+    identified_packages, plain = lock.identify(
+        capture.read(prefix), site(prefix, store), store=store, environ=environ or {}, tell=Silent()
     )
+    return {identified.artifact.name: identified for identified in identified_packages}, plain
+
+
+def installed(identified_packages: Mapping[str, archives.IdentifiedPackage], prefix: Path) -> dict[str, Installed]:
+    return {identified.artifact.key: identified.installed(layout(prefix)) for identified in identified_packages.values()}
+
+
+def compose(prefix: Path, identified_packages: Mapping[str, archives.IdentifiedPackage], store: Store) -> composition.Composition:
+    return composition.compose([installed(identified_packages, prefix)], site(prefix, store), {})
 
 
 def edit(prefix: Path, name: str, **more: Any) -> None:
@@ -120,7 +115,7 @@ def edit(prefix: Path, name: str, **more: Any) -> None:
 def test_every_linked_file_equals_rattlers(made: Path, store: Store) -> None:
     identified_packages, plain = identify(made, store)
     assert (sorted(identified_packages), plain) == (sorted(["python", *EVERYTHING]), ())
-    live = {file.path: file for file in walk(made, skip=composition.Bytecode(made))}
+    live = {file.path: file for file in walk(made, skip=Bytecode(made))}
     hashes = store.hashes.of(made, tuple(live.values()))
     compared = 0
     claimed: set[str] = set()
@@ -154,8 +149,8 @@ def test_archives_and_installed_files_give_the_same_layers(made: Path, store: St
     count = 0
     for identified in identified_packages.values():
         becomes = rule.canonical(identified.facts, layout(made))
-        where = lock.archive_file(identified, store)
-        with condafile.UnpackedPackage(where, identified.package.filename, str(made), store.temp) as package:
+        where = identified.path(store)
+        with condafile.UnpackedPackage(where, identified.artifact.filename, str(made), store.temp) as package:
             contents = condafile.CondaContents(package, becomes)
             for entry in becomes.entries:
                 if entry.kind == "file":
@@ -188,7 +183,7 @@ def test_packages_are_grouped_into_layers_like_wheels(made: Path, store: Store) 
     identified_packages, _ = identify(made, store)
     groups = wheellayers.layers(installed(identified_packages, made))
     assert sorted(name for group in groups for name in group.names) == sorted(
-        identified.package.key for identified in identified_packages.values()
+        identified.artifact.key for identified in identified_packages.values()
     )
     assert len(groups) < len(identified_packages)
 
@@ -247,8 +242,8 @@ def test_all_package_caches_are_searched(env: Path, store: Store, conda_channel:
     identified_packages, plain = identify(env, store, {"CONDA_PKGS_DIRS": f"relative:{cache}"})
     assert not plain
     assert (
-        identified_packages["older"].package.sha256
-        == "sha256:" + hashlib.sha256((cache / identified_packages["older"].package.filename).read_bytes()).hexdigest()
+        identified_packages["older"].artifact.sha256
+        == "sha256:" + hashlib.sha256((cache / identified_packages["older"].artifact.filename).read_bytes()).hexdigest()
     )
 
 
@@ -292,12 +287,12 @@ def test_a_secret_in_a_locally_built_package_is_found(tmp_path: Path, fresh: Sto
     assert not plain
     becomes = installed(identified_packages, prefix)
     search = SecretSearch((), fresh.facts)
-    lock.search(search, list(identified_packages.values()), becomes, prefix, fresh)
+    archives.search(search, list(identified_packages.values()), becomes, [site(prefix, fresh)], fresh)
     with pytest.raises(CaptureError, match="contains a secret") as caught:
         search.raise_if_found()
     assert "leaky-1.0-0.conda/etc/leaky.conf: GitHub token (line 1)" in caught.value.hint
     declared = SecretSearch(("*leaky.conf",), fresh.facts)
-    lock.search(declared, list(identified_packages.values()), becomes, prefix, fresh)
+    archives.search(declared, list(identified_packages.values()), becomes, [site(prefix, fresh)], fresh)
     declared.raise_if_found()
     assert declared.notes
 
@@ -359,7 +354,7 @@ def test_a_server_without_ranges_is_supported(small: Path, fresh: Store, index: 
     index.ranges = False
     identified_packages, plain = identify(small, fresh)
     assert (len(identified_packages), plain) == (5, ())
-    assert fresh.blobs.path(identified_packages["greet"].package.sha256)
+    assert fresh.blobs.path(identified_packages["greet"].artifact.sha256)
 
 
 def test_a_changed_mode_requires_the_archive(small: Path, fresh: Store, index: Index) -> None:

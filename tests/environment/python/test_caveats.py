@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from repro_env.environment.python.caveats import of_site
-from repro_env.environment.wheels.composition import Bytecode
+from repro_env.environment.python.sites import Bytecode
 from repro_env.io.files import walk
 from tests.fakes.wheels import layout
 

@@ -8,7 +8,7 @@ import msgspec
 
 from repro_env.environment.python import distributions, sites
 from repro_env.environment.wheels.composition import Composition, compose
-from repro_env.io.files import sha256_of
+from repro_env.io.files import sha256_of, walk
 from repro_env.oci.entry import Entry
 from repro_env.schema.environment import Interpretation, Kind, Layout, Startup
 from tests.environment.wheels.test_composition import installed
@@ -130,17 +130,7 @@ def composed(
     hashes = {path.path: sha256_of(Path(layout.prefix, path.path)) for path in paths if path.kind == "file"}
     site_directory = sites.Site(number, layout, scanned, paths, hashes, state="")
     stacks = {key: msgspec.structs.replace(installed(texts), root=site_directory.root) for key, texts in files.items()}
-    read = (Path(layout.prefix) / "x").read_bytes
-    return compose(
-        [stacks],
-        paths,
-        hashes,
-        root=site_directory.root,
-        owns=site_directory.owns,
-        lower=held,
-        read=lambda path: read(),
-        is_own_python=site_directory.is_own_python,
-    )
+    return compose([stacks], site_directory, held)
 
 
 def test_two_sites_with_one_prefix_do_not_lack_each_others_files(tmp_path: Path) -> None:
@@ -178,3 +168,32 @@ def test_only_the_missing_path_is_removed_from_a_shared_directory(tmp_path: Path
     files = {"demo": {f"{SITE}/demo.py": f"{SITE}/demo.py", "bin/demo": "gone"}}
     done = composed(found, found.layout, 0, files, {f"{root}/bin": Entry(f"{root}/bin", "dir")})
     assert [entry.path.removeprefix(root + "/") for entry in done.overlay if entry.kind == "gone"] == ["bin/demo"]
+
+
+def test_only_bytecode_with_an_existing_source_is_excluded(tmp_path: Path) -> None:
+    for name in (
+        "a.py",
+        "a.b.py",
+        "__pycache__/a.cpython-311.pyc",
+        "__pycache__/a.cpython-311.opt-1.pyc",
+        "__pycache__/a.pypy39.pyc",
+        "__pycache__/a.cpython-311-pytest-8.3.4.pyc",
+        "__pycache__/a.cpython-311.pyc.140234",
+        "__pycache__/a.b.cpython-311.pyc",
+        "__pycache__/a.f-12.py311.nbi",
+        "pkg/__pycache__/gone.cpython-311.pyc",
+        "pkg/__pycache__/tuned.json",
+        "pkg/__pycache__/kernels/k.bin",
+        "empty/__pycache__/keep",
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x")
+    (tmp_path / "empty/__pycache__/keep").unlink()
+    assert [file.path for file in walk(tmp_path, skip=sites.Bytecode(tmp_path)) if file.kind == "file"] == [
+        "a.b.py",
+        "a.py",
+        "pkg/__pycache__/gone.cpython-311.pyc",
+        "pkg/__pycache__/kernels/k.bin",
+        "pkg/__pycache__/tuned.json",
+    ]
+    assert "empty/__pycache__" not in [file.path for file in walk(tmp_path, skip=sites.Bytecode(tmp_path))]

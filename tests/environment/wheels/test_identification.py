@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from repro_env.environment.archives import IdentifiedWheel
 from repro_env.environment.python import distributions, interpreter
-from repro_env.environment.wheels.identification import IdentifiedWheel, facts_of, identify, wheel_file
+from repro_env.environment.wheels.identification import identify
 from repro_env.oci import wheel
 from repro_env.schema.environment import Interpretation
 from repro_env.schema.errors import ArtifactError, NetworkError
@@ -88,17 +89,6 @@ def test_an_index_without_the_wheel_is_queried_again(installation: Installation)
     assert installation.identified().hint.origin == "index"
 
 
-def test_facts_missing_from_the_store_are_read_from_the_wheel(installation: Installation) -> None:
-    installation.install()
-    store = installation.store
-    first = facts_of(installation.identified(), store)
-    for path in (store.root / "facts/evidence").iterdir():
-        path.write_bytes(b"damaged")
-
-    with configured(installation._patch, proxy=installation.index.proxy):
-        assert facts_of(installation.identified(), store) == first
-
-
 def digest(path: Path) -> str:
     return "sha256:" + hashlib.sha256(path.read_bytes()).hexdigest()
 
@@ -110,7 +100,7 @@ def test_a_wheel_is_proven_by_ranges_and_then_cached(installation: Installation,
         files={"demo/__init__.py": b"def main(): pass\n", "demo-1.0.data/scripts/tool": b"#!python\nprint(1)\n"}
     )
     found = installation.identified()
-    assert (found.wheel.sha256, found.wheel.size, found.wheel.filename) == (digest(path), path.stat().st_size, path.name)
+    assert (found.artifact.sha256, found.artifact.size, found.artifact.filename) == (digest(path), path.stat().st_size, path.name)
     assert (found.hint.origin, found.hint.index, found.why, found.file) == ("index", MIRROR, "", "")
     assert found.hint.urls == (f"http://mirror-a.test/files/{path.name}",)
     assert [request.status for request in installation.index.asked] == [200, 206]
@@ -123,8 +113,8 @@ def test_a_wheel_is_proven_whatever_the_index_supports(installation: Installatio
     path = installation.install()
     setattr(installation.index, missing, False)
     found = installation.identified()
-    assert (found.wheel.sha256, found.hint.origin, found.why) == (digest(path), "index", "")
-    assert installation.identified() == IdentifiedWheel(found.wheel, found.hint, "", "")
+    assert (found.artifact.sha256, found.hint.origin, found.why) == (digest(path), "index", "")
+    assert installation.identified() == IdentifiedWheel(found.artifact, found.hint, found.facts, "", "")
 
 
 def test_a_damaged_store_only_costs_time(installation: Installation) -> None:
@@ -140,9 +130,9 @@ def test_the_whole_wheel_is_downloaded_on_demand(installation: Installation) -> 
     path = installation.install()
     found = installation.identified()
     with configured(installation._patch, proxy=installation.index.proxy):
-        assert wheel_file(found, installation.store).read_bytes() == path.read_bytes()
+        assert found.path(installation.store).read_bytes() == path.read_bytes()
         installation.index.asked.clear()
-        assert wheel_file(found, installation.store).read_bytes() == path.read_bytes()
+        assert found.path(installation.store).read_bytes() == path.read_bytes()
     assert installation.index.asked == []
 
 
@@ -154,7 +144,7 @@ def test_the_digest_of_the_whole_wheel_is_verified(installation: Installation) -
         configured(installation._patch, proxy=installation.index.proxy),
         pytest.raises(ArtifactError, match="does not have the expected content"),
     ):
-        wheel_file(found, installation.store)
+        found.path(installation.store)
 
 
 def test_a_wheel_with_the_same_name_but_other_files_is_not_used(installation: Installation) -> None:
@@ -164,8 +154,8 @@ def test_a_wheel_with_the_same_name_but_other_files_is_not_used(installation: In
     assert (found.hint.origin, found.hint.urls) == ("repacked", ())
     assert "the installed files differ from " in found.why
     assert "lib/python3.11/site-packages/demo.py differs" in found.why
-    assert found.wheel.sha256 != digest(imposter)
-    assert str(wheel_file(found, installation.store)) == found.file
+    assert found.artifact.sha256 != digest(imposter)
+    assert str(found.path(installation.store)) == found.file
 
 
 @pytest.mark.parametrize("files", [{}, {"demo.py": b"NAME = 'demo'\n", "more.py": b""}])
@@ -187,7 +177,7 @@ def test_files_that_installers_add_are_ignored(installation: Installation) -> No
     added = "__pycache__/demo.cpython-311.pyc,,\ndemo-1.0.dist-info/REQUESTED,,\ndemo-1.0.dist-info/uv_cache.json,,\n"
     absolute = f"{installation.prefix}/bin/demo3,,\n"
     record.write_text(record.read_text() + added + absolute)
-    assert installation.identified().wheel.sha256 == digest(path)
+    assert installation.identified().artifact.sha256 == digest(path)
 
 
 def test_a_wheel_that_lacks_a_listed_file_is_not_used(installation: Installation) -> None:
@@ -203,7 +193,7 @@ def test_a_wheel_that_lacks_a_listed_file_is_not_used(installation: Installation
 def test_a_renamed_wheel_is_proven(installation: Installation) -> None:
     path = installation.install(tag="cp311-cp311-linux_x86_64")
     renamed = path.rename(path.with_name("demo-1.0-cp311-cp311-manylinux_2_17_x86_64.whl"))
-    assert installation.identified().wheel.filename == renamed.name
+    assert installation.identified().artifact.filename == renamed.name
 
 
 def test_the_index_of_a_wheel_is_recorded(installation: Installation) -> None:
@@ -223,7 +213,7 @@ def test_a_file_in_a_lock_file_is_a_candidate(installation: Installation, tmp_pa
     named = PackageSources(files={"demo": (other, LockedFile(url, sha256, "http://torch.test/whl")), "x": (other,)})
     found = installation.identified(named, index_url=empty)
     assert (found.hint.origin, found.hint.urls, found.hint.index) == ("index", (url,), "http://torch.test/whl")
-    assert (found.wheel.sha256, found.why) == (digest(path), "")
+    assert (found.artifact.sha256, found.why) == (digest(path), "")
 
 
 def test_a_file_in_a_lock_file_must_match_the_installed_files(installation: Installation, tmp_path: Path) -> None:
@@ -259,7 +249,7 @@ def test_a_distribution_on_no_index_is_repacked(installation: Installation) -> N
 def test_a_wheel_from_an_index_of_this_machine_is_bundled(installation: Installation) -> None:
     path = installation.install()
     found = installation.identified(index_url=installation.index.url)
-    assert (found.hint.origin, found.hint.urls, found.wheel.sha256) == ("bundled", (), digest(path))
+    assert (found.hint.origin, found.hint.urls, found.artifact.sha256) == ("bundled", (), digest(path))
     assert "of this machine" in found.why
     assert Path(found.file).read_bytes() == path.read_bytes()
     again = installation.identified(index_url=installation.index.url)
@@ -271,12 +261,12 @@ def test_a_wheel_from_find_links_is_bundled_as_the_original_file(installation: I
     path = installation.install()
     local = path.rename(tmp_path / path.name)
     found = installation.identified(find_links=str(tmp_path))
-    assert (found.hint.origin, found.file, found.wheel.sha256) == ("bundled", str(local), digest(local))
+    assert (found.hint.origin, found.file, found.artifact.sha256) == ("bundled", str(local), digest(local))
     assert installation.identified(find_links=str(tmp_path)) == found
     assert installation.index.asked == []
     local.write_bytes(local.read_bytes() + b"\0")
     changed = installation.identified(find_links=str(tmp_path))
-    assert changed.wheel.sha256 == digest(local)
+    assert changed.artifact.sha256 == digest(local)
     local.unlink()
     assert installation.identified(find_links=str(tmp_path)).hint.origin == "repacked"
 
@@ -293,7 +283,7 @@ def test_a_direct_url_comes_first(installation: Installation) -> None:
     found = installation.identified()
     assert (found.hint.origin, found.hint.index) == ("direct", "")
     assert found.hint.urls == (f"http://files.test/files/{path.name}",)
-    assert found.wheel.sha256 == digest(path)
+    assert found.artifact.sha256 == digest(path)
 
 
 def test_a_wheel_whose_direct_url_is_unreachable_is_repacked(installation: Installation) -> None:
@@ -375,7 +365,7 @@ def test_a_wrong_hash_on_one_index_does_not_affect_another(installation: Install
     (tmp_path / "page.html").write_text(lie)
     none = (tmp_path / "none").as_uri()
     wrong = installation.identified(index_url=none, find_links=str(tmp_path / "page.html"))
-    assert wrong.wheel.sha256 == digest(other), "accepted until the rebuild, which fails because of other bytes"
+    assert wrong.artifact.sha256 == digest(other), "accepted until the rebuild, which fails because of other bytes"
     found = installation.identified(index_url=none, find_links=str(tmp_path / "other"))
     assert found.hint.origin == "repacked"
 
@@ -405,7 +395,7 @@ def test_many_distributions_are_sorted_by_name(installation: Installation) -> No
         path = wheels.make(installation.index.directory, name)
         wheels.install(path, installation.prefix, name)
     found = installation.identify()
-    assert [identified.wheel.name for identified in found] == sorted(names)
+    assert [identified.artifact.name for identified in found] == sorted(names)
     assert {identified.hint.origin for identified in found} == {"index"}
 
 
@@ -432,4 +422,4 @@ def test_a_package_that_pip_installed_is_identified(tmp_path: Path) -> None:
     store = Store.open(tmp_path / "store")
     (found,) = identify(distributions.scan(facts.layout).distributions, facts.layout, store=store, tell=Silent())
     assert found.hint.origin in ("index", "bundled")
-    assert len(wheel.canonical(facts_of(found, store), facts.layout, name="iniconfig").entries) > 3
+    assert len(wheel.canonical(found.facts, facts.layout, name="iniconfig").entries) > 3
