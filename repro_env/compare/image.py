@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -114,18 +113,16 @@ def _check_stated(blob: ImageBlob, digest: str, mismatches: list[Mismatch]) -> N
 
 def _check_layer(blob: ImageBlob, expected: str, mismatches: list[Mismatch], advance: Advance) -> int:
     """Compare the digests of a layer, compressed and not. Returns its uncompressed size. Raises `ArtifactError`."""
-    packed, plain, size = hashlib.sha256(), hashlib.sha256(), 0
-    for chunk in _decompressed(layer.hash_chunks(blob.chunks(), packed), blob.name):
-        plain.update(chunk)
-        size += len(chunk)
+    packed = layer.Measured(blob.chunks())
+    plain = layer.Measured(_decompressed(iter(packed), blob.name))
+    for chunk in plain:
         advance(len(chunk))
-        if size > MAX_UNPACKED:
+        if plain.size > MAX_UNPACKED:
             raise ArtifactError(f"the layer is larger than {MAX_UNPACKED:,} bytes", where=blob.name)
-    _check_stated(blob, f"sha256:{packed.hexdigest()}", mismatches)
-    diff_id = f"sha256:{plain.hexdigest()}"
-    if diff_id != expected:
-        mismatches.append(Mismatch(what=blob.name, why=f"its diff ID is {diff_id}, but the config states {expected}"))
-    return size
+    _check_stated(blob, packed.digest, mismatches)
+    if plain.digest != expected:
+        mismatches.append(Mismatch(what=blob.name, why=f"its diff ID is {plain.digest}, but the config states {expected}"))
+    return plain.size
 
 
 def _decompressed(chunks: Iterator[bytes], where: str) -> Iterable[bytes]:
@@ -136,9 +133,10 @@ def _decompressed(chunks: Iterator[bytes], where: str) -> Iterable[bytes]:
     if head[:4] == _ZSTD:
         hint = "copy the image with gzip layers (`skopeo copy --dest-compress-format gzip --dest-force-compress-format`)"
         raise ArtifactError("the layer is compressed with zstd, which `image verify` does not read", where=where, hint=hint)
+    complete = itertools.chain([head], chunks)
     if head[:2] != b"\x1f\x8b":
-        return itertools.chain([head], chunks)
-    return gunzip(lambda: next(chunks, b""), lambda what: ArtifactError(f"the layer {what}", where=where), head)
+        return complete
+    return gunzip(complete, lambda what: ArtifactError(f"the layer {what}", where=where))
 
 
 def _compare(read: config.ImageConfig, data: bytes, spec: Spec, directory: Path) -> Iterator[Mismatch]:

@@ -46,8 +46,8 @@ Members = Iterable[Member]
 class Contents(Protocol):
     """A source of the content of files."""
 
-    def chunks(self, entry: Entry) -> Iterator[bytes]:
-        """Yield the content of one file entry. Raises `ArtifactError` if it is not available."""
+    def chunks(self, entry: Entry) -> Iterable[bytes]:
+        """Return the content of one file entry. Raises `ArtifactError` if it is not available."""
         ...
 
 

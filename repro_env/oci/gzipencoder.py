@@ -24,12 +24,13 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
-from typing import Any
 
 import msgspec
 
-from repro_env.oci import inflate, tar
-from repro_env.oci.entry import CHUNK, Entry
+from repro_env.oci import tar
+from repro_env.oci.entry import Entry, Members
+from repro_env.oci.inflate import Deflated
+from repro_env.oci.layer import blocks
 from repro_env.schema.errors import ArtifactError
 
 ENCODER = 1
@@ -41,33 +42,19 @@ _JOIN = 1 << 18
 _RUNS = re.compile(rb"\0\0\0\0+|0000+")
 
 
-class Deflated(msgspec.Struct, frozen=True):
-    """The content of a file as a raw deflate stream."""
-
-    crc: int
-    """CRC-32 of the decompressed bytes, from the archive."""
-    size: int
-    """Size of the decompressed bytes, from the archive."""
-    chunks: Iterable[bytes]
-
-
-Stitches = Iterable[tuple[Entry, Deflated | Iterable[bytes]]]
-
-
 def _nothing(_: bytes) -> None:
     """Stand in for `prove` when nothing is to be proven."""
 
 
-def stitch_layer(members: Stitches, prove: Callable[[bytes], None] = _nothing, *, library: Any = inflate.ZLIB) -> Iterator[bytes]:
-    """Yield the gzip of the members' tar, in pieces of at most a few hundred KiB.
+def stitch_layer(members: Members, prove: Callable[[bytes], None] = _nothing) -> Iterator[bytes]:
+    """Yield the gzip of the members' tar, in pieces of at most a few hundred KiB. A content that is `Deflated` is copied.
 
-    Each content is read before the next member. `prove` is called with the bytes of the tar, in order; `library`
-    decompresses them (`zlib` or a compatible module). Raises `ArtifactError` if a content does not have the size of its
-    entry, or if a stream is damaged, has trailing bytes, or does not have the declared CRC and size.
+    Each content is read before the next member. `prove` is called with the bytes of the tar, in order. Raises
+    `ArtifactError` if a content does not have the size of its entry, and what reading the contents raises.
     """
     pieces: list[bytes] = []
     size = 0
-    for piece in _pieces(members, prove, library):
+    for piece in _pieces(members, prove):
         pieces.append(piece)
         size += len(piece)
         if size >= _JOIN:
@@ -76,7 +63,7 @@ def stitch_layer(members: Stitches, prove: Callable[[bytes], None] = _nothing, *
     yield b"".join(pieces)
 
 
-def _pieces(members: Stitches, prove: Callable[[bytes], None], library: Any) -> Iterator[bytes]:
+def _pieces(members: Members, prove: Callable[[bytes], None]) -> Iterator[bytes]:
     run = _Run()
     for entry, content in members:
         head = tar.header(entry)
@@ -91,12 +78,17 @@ def _pieces(members: Stitches, prove: Callable[[bytes], None], library: Any) -> 
                 continue
             yield run.end()
             yield _HEADER
-            yield from _proven(entry, content, prove, library)
+            passed: list[bytes] = []
+            for plain in msgspec.structs.replace(content, chunks=_note(content.chunks, passed)):
+                prove(plain)
+                yield from passed
+                passed.clear()
+            yield from passed
             yield _trailer(content.crc, content.size)
             run = _Run()
         else:
             size = 0
-            for block in _blocks(content):
+            for block in blocks(content, _STORED):
                 size += len(block)
                 prove(block)
                 yield run.stored(block)
@@ -110,36 +102,11 @@ def _pieces(members: Stitches, prove: Callable[[bytes], None], library: Any) -> 
     yield run.end()
 
 
-def _proven(entry: Entry, content: Deflated, prove: Callable[[bytes], None], library: Any) -> Iterator[bytes]:
-    """Yield the chunks of the stream unchanged, and decompress and check each one afterwards."""
-    inflater = library.decompressobj(-zlib.MAX_WBITS)
-    size = check = 0
-
-    def inflated(data: bytes) -> bytes:
-        nonlocal size, check
-        try:
-            plain: bytes = inflater.decompress(data, CHUNK)
-        except library.error as error:
-            raise _damaged(entry, f"the file cannot be decompressed: {error}") from None
-        size += len(plain)
-        if size > content.size:
-            raise _damaged(entry, f"the file is larger than the {content.size} bytes that its archive declares")
-        check = library.crc32(plain, check)
-        prove(plain)
-        return plain
-
-    for chunk in content.chunks:
+def _note(chunks: Iterable[bytes], passed: list[bytes]) -> Iterator[bytes]:
+    """Yield the same chunks, and append each one to a list."""
+    for chunk in chunks:
+        passed.append(chunk)
         yield chunk
-        data = chunk
-        while data and not inflater.eof:
-            inflated(data)
-            data = inflater.unconsumed_tail
-        if data or inflater.unused_data:
-            raise _damaged(entry, "the file has bytes after the end of its deflate stream")
-    while not inflater.eof and inflated(b""):
-        pass  # what the decompressor still holds
-    if not inflater.eof or size != content.size or check != content.crc:
-        raise _damaged(entry, "the file does not have the size and CRC that its archive declares")
 
 
 class _Run:
@@ -212,19 +179,6 @@ def _trailer(crc: int, size: int) -> bytes:
     return crc.to_bytes(4, "little") + (size % (1 << 32)).to_bytes(4, "little")
 
 
-def _blocks(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the same bytes in pieces of the size of stored blocks."""
-    pending = b""
-    for chunk in chunks:
-        data = pending + chunk
-        whole = len(data) - len(data) % _STORED
-        for at in range(0, whole, _STORED):
-            yield data[at : at + _STORED]
-        pending = data[whole:]
-    if pending:
-        yield pending
-
-
 def _code(value: int, length: int) -> tuple[int, int]:
     """Return a Huffman code as in the stream, with its first bit lowest, and its length in bits."""
     return int(f"{value:0{length}b}"[::-1], 2), length
@@ -275,7 +229,3 @@ def _wrong_size(entry: Entry, size: int) -> ArtifactError:
         where=entry.path,
         hint="its archive is inconsistent or was changed; delete the archive from the store and rebuild",
     )
-
-
-def _damaged(entry: Entry, what: str) -> ArtifactError:
-    return ArtifactError(what, where=entry.path, hint="its archive is damaged; delete the archive from the store and rebuild")

@@ -1,4 +1,4 @@
-"""Decompress gzip, with isal if it is installed (`repro-env[fast]`), which is twice as fast as zlib.
+"""Decompress gzip and deflate streams, with isal if it is installed (`repro-env[fast]`), which is twice as fast as zlib.
 
 The output is always checked by CRC, size or sha256, so the choice of the library cannot change a digest.
 """
@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import importlib
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from itertools import chain
 from typing import Any
 
+import msgspec
+
 from repro_env.oci.entry import CHUNK
+from repro_env.schema.errors import ArtifactError
 
 
 def _inflater() -> Any:
@@ -24,24 +28,71 @@ ZLIB = _inflater()
 """`zlib` or a compatible module: decompressobj, crc32, error."""
 
 
-def gunzip(read: Callable[[], bytes], bad: Callable[[str], Exception], data: bytes = b"") -> Iterator[bytes]:
-    """Decompress one gzip member after another, at most `CHUNK` of output at a time. Nothing may follow them.
+class Deflated(msgspec.Struct, frozen=True):
+    """The content of a file as a raw deflate stream. Iterating decompresses and checks it, and raises `ArtifactError`."""
 
-    `read` returns the next bytes, empty only at the end; `data`: bytes that were read before. `bad` returns the error for
-    damaged bytes.
-    """
-    data = data or read()
+    crc: int
+    """CRC-32 of the decompressed bytes, from the archive."""
+    size: int
+    """Size of the decompressed bytes, from the archive."""
+    chunks: Iterable[bytes]
+    """The stream, which is read once."""
+    where: str
+    """For messages."""
+
+    def __iter__(self) -> Iterator[bytes]:
+        return check(self._plain(), self.size, self.crc, self.where)
+
+    def _plain(self) -> Iterator[bytes]:
+        chunks = iter(self.chunks)
+        after = yield from _decompress(chunks, -zlib.MAX_WBITS, lambda what: _damaged(what, self.where))
+        if after or next(chunks, b""):
+            raise _damaged("has bytes after the end of its deflate stream", self.where)
+
+
+def check(chunks: Iterable[bytes], size: int, crc: int, where: str) -> Iterator[bytes]:
+    """Yield the content of a file. Raises `ArtifactError` unless it has the size and CRC from its archive."""
+    actual_size = actual_crc = 0
+    for chunk in chunks:
+        actual_size += len(chunk)
+        if actual_size > size:
+            raise _damaged(f"is larger than the {size} bytes that its archive declares", where)
+        actual_crc = ZLIB.crc32(chunk, actual_crc)
+        yield chunk
+    if actual_size != size or actual_crc != crc:
+        raise _damaged("does not have the size and CRC that its archive declares", where)
+
+
+def gunzip(chunks: Iterator[bytes], damaged: Callable[[str], Exception]) -> Iterator[bytes]:
+    """Decompress one gzip member after another. Nothing may follow them. `damaged` returns the error for damaged bytes."""
+    data = next(chunks, b"")
     while data:
-        member = ZLIB.decompressobj(31)
-        while not member.eof:
-            try:
-                out = member.decompress(data, CHUNK)
-            except ZLIB.error as error:
-                raise bad(f"is damaged: {error}") from None
-            if out:
-                yield out
-            if not member.eof:
-                data = member.unconsumed_tail or (b"" if len(out) == CHUNK else read())
-                if not data and len(out) < CHUNK:
-                    raise bad("is truncated")
-        data = member.unused_data or read()
+        after = yield from _decompress(chain((data,), chunks), zlib.MAX_WBITS | 16, damaged)
+        data = after or next(chunks, b"")
+
+
+def _decompress(chunks: Iterable[bytes], wbits: int, damaged: Callable[[str], Exception]) -> Generator[bytes, None, bytes]:
+    """Decompress one stream, at most `CHUNK` of output at a time. Returns the bytes after its end in the last chunk read."""
+    inflater = ZLIB.decompressobj(wbits)
+    try:
+        for chunk in chunks:
+            data = chunk
+            while data and not inflater.eof:
+                if plain := inflater.decompress(data, CHUNK):
+                    yield plain
+                data = inflater.unconsumed_tail
+            if inflater.eof:
+                after: bytes = inflater.unused_data
+                return after
+        while not inflater.eof and (plain := inflater.decompress(b"", CHUNK)):
+            yield plain  # what the decompressor still holds
+    except ZLIB.error as error:
+        raise damaged(f"is damaged: {error}") from None
+    if not inflater.eof:
+        raise damaged("is truncated")
+    return b""
+
+
+def _damaged(what: str, where: str) -> ArtifactError:
+    hint = "its archive is damaged; delete the archive from the store and rebuild"
+    return ArtifactError(f"the file {what}", where=where, hint=hint)

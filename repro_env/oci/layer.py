@@ -8,15 +8,48 @@ from collections.abc import Iterable, Iterator
 from repro_env.oci import tar
 from repro_env.oci.entry import Entry, Members
 from repro_env.schema import codec
-from repro_env.schema.errors import ArtifactError
+from repro_env.schema.errors import ArtifactError, BuildError
+
+
+class Measured:
+    """Bytes that are hashed and counted while they are read. They are read once."""
+
+    def __init__(self, chunks: Iterable[bytes]) -> None:
+        self._chunks = chunks
+        self._hasher = hashlib.sha256()
+        self.size = 0
+        """Bytes read so far."""
+
+    def __iter__(self) -> Iterator[bytes]:
+        for chunk in self._chunks:
+            self._hasher.update(chunk)
+            self.size += len(chunk)
+            yield chunk
+
+    def read(self) -> Measured:
+        """Read all bytes, without keeping them."""
+        for _ in self:
+            pass
+        return self
+
+    @property
+    def digest(self) -> str:
+        """The `sha256:<hex>` of the bytes read so far."""
+        return f"sha256:{self._hasher.hexdigest()}"
 
 
 def diff_id(members: Members) -> str:
     """Return `sha256:<hex>` of the layer's tar (OCI: DiffID)."""
-    hasher = hashlib.sha256()
-    for chunk in tar.write(members):
-        hasher.update(chunk)
-    return "sha256:" + hasher.hexdigest()
+    return Measured(tar.write(members)).read().digest
+
+
+def check_diff_id(actual: str, expected: str) -> None:
+    """Raise `BuildError` unless a layer has the expected diff ID."""
+    if actual != expected:
+        raise BuildError(
+            f"the layer is {actual}, not the expected {expected}",
+            hint="the layer was made from other content than the spec describes; rebuild from the wheels, or capture again",
+        )
 
 
 def check_contents(members: Members) -> Members:
@@ -25,17 +58,26 @@ def check_contents(members: Members) -> Members:
         yield entry, (_check(entry, chunks) if entry.kind == "file" else chunks)
 
 
-def hash_chunks(chunks: Iterable[bytes], hasher: hashlib._Hash) -> Iterator[bytes]:
-    """Yield the same bytes, and add them to a hash while they are read."""
+def blocks(chunks: Iterable[bytes], size: int) -> Iterator[bytes]:
+    """Yield the same bytes in pieces of `size`, and a shorter last one, so that the result does not depend on the chunks."""
+    parts: list[bytes] = []
+    count = 0
     for chunk in chunks:
-        hasher.update(chunk)
-        yield chunk
+        parts.append(chunk)
+        count += len(chunk)
+        if count >= size:
+            data = b"".join(parts)
+            whole = count - count % size
+            yield from (data[start : start + size] for start in range(0, whole, size))
+            parts, count = [data[whole:]], count - whole
+    if count:
+        yield b"".join(parts)
 
 
 def _check(entry: Entry, chunks: Iterable[bytes]) -> Iterator[bytes]:
-    hasher = hashlib.sha256()
-    yield from hash_chunks(chunks, hasher)
-    if hasher.hexdigest() != entry.sha256:
+    measured = Measured(chunks)
+    yield from measured
+    if measured.digest != f"sha256:{entry.sha256}":
         raise ArtifactError(
             f"the content of the file does not have the expected sha256 {entry.sha256[:12]}…",
             where=entry.path,

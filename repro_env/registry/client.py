@@ -11,7 +11,7 @@ from repro_env.io.files import CHUNK
 from repro_env.io.http import LATER, Answer
 from repro_env.io.registryhttp import PAUSE, TRIES, Source
 from repro_env.io.urls import check, origin, resolve
-from repro_env.oci.layer import hash_chunks
+from repro_env.oci.layer import Measured
 from repro_env.oci.manifest import ACCEPT, MAX_SIZE, Descriptor, Index, Manifest, blob_of, choose, digest_of, is_digest, parse
 from repro_env.registry.server import Server
 from repro_env.schema import redact
@@ -201,15 +201,8 @@ class Registry:
             if attempt:
                 self.server.web.pause(attempt)
             location = self._begin(repository)
-            hasher, size = hashlib.sha256(), 0
-
-            def counted() -> Iterator[bytes]:
-                nonlocal size
-                for chunk in hash_chunks(read(), hasher):  # noqa: B023 it is read in this attempt
-                    size += len(chunk)
-                    yield chunk
-
-            source = Source(counted())
+            sent = Measured(read())
+            source = Source(sent)
             try:
                 with self.server.send("PATCH", location, scope=scope, headers=_OCTETS, body=source) as answer:
                     if answer.status not in (201, 202, 204):
@@ -227,10 +220,10 @@ class Registry:
             except Exception:
                 self._cancel(location, scope)
                 raise
-            blob = Blob(media_type=GZIP, digest=f"sha256:{hasher.hexdigest()}", size=size)
-            if expected is not None and (blob.digest, size) != (expected.digest, expected.size):
+            blob = Blob(media_type=GZIP, digest=sent.digest, size=sent.size)
+            if expected is not None and (blob.digest, blob.size) != (expected.digest, expected.size):
                 self._cancel(location, scope)
-                what = f"this blob is {blob.digest} with {size:,} bytes, but {expected.size:,} bytes with another digest were expected"
+                what = f"this blob is {blob.digest} with {blob.size:,} bytes, but {expected.size:,} bytes with another digest were expected"
                 raise ArtifactError(what, where=f"{where}: {expected.digest}", hint="its file has changed; try again")
             if self._end(repository, location, blob.digest):
                 return expected or blob

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import stat
 from collections.abc import Iterable
 from pathlib import Path
 
 from repro_env.io.files import room, sha256_of
+from repro_env.oci.layer import Measured
 from repro_env.schema.errors import ArtifactError
 from repro_env.store.bootmarks import Boot
 from repro_env.store.filenames import hex_of
@@ -63,7 +63,7 @@ class Blobs:
 
     def _write(self, chunks: Iterable[bytes], name: str, where: str, size: int) -> Path:
         with self._temp.directory() as temporary, room(self._root, size):
-            actual = write_hashed(temporary / "blob", chunks)
+            actual = hex_of(write_hashed(temporary / "blob", chunks).digest)
             if name and actual != name:
                 raise ArtifactError(
                     f"the file does not have the expected content: sha256 {actual[:16]}… instead of {name[:16]}…",
@@ -84,14 +84,12 @@ def _key(path: Path) -> str | None:
     return f"{facts.st_size} {facts.st_mtime_ns}" if stat.S_ISREG(facts.st_mode) else None
 
 
-def write_hashed(path: Path, chunks: Iterable[bytes]) -> str:
-    """Write a new file with mode 0444. Returns the hex sha256 of its content."""
-    hasher = hashlib.sha256()
+def write_hashed(path: Path, chunks: Iterable[bytes]) -> Measured:
+    """Write a new file with mode 0444. Returns its digest and size."""
+    measured = Measured(chunks)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "wb", buffering=1 << 18) as file:
-        for chunk in chunks:
-            hasher.update(chunk)
-            file.write(chunk)
+        file.writelines(measured)
         file.flush()
         os.fchmod(fd, 0o444)
-    return hasher.hexdigest()
+    return measured

@@ -93,11 +93,7 @@ class Layers:
             if (self._root / name).is_dir():
                 return self._root / name  # another process unpacked it meanwhile
             actual = _write(temporary / "tree", members, size)
-            if actual != f"sha256:{name}":
-                raise BuildError(
-                    f"the layer is {actual}, not the expected sha256:{name}",
-                    hint="the layer was made from other content than the spec describes; rebuild from the wheels, or capture again",
-                )
+            layer.check_diff_id(actual, f"sha256:{name}")
             return self._keep(temporary / "tree", name)
 
     def add(self, members: Members, *, size: int = 0) -> str:

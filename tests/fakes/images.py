@@ -102,7 +102,7 @@ def of_wheel(path: Path, name: str = "odd") -> bytes:
         def members() -> Iterable[tuple[Entry, object]]:
             for entry in made.entries:
                 own = made.owner.get(entry.path)
-                yield entry, contents.deflated(inner[own[1]]) if own else ()
+                yield entry, contents.chunks(inner[own[1]]) if own else ()
 
         return b"".join(stitch_layer(members()))  # type: ignore[arg-type]
 

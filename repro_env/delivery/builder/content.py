@@ -11,7 +11,6 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
@@ -23,7 +22,7 @@ from repro_env.oci import conda as linking
 from repro_env.oci import config, layer, tar, wheellayers
 from repro_env.oci import wheel as rule
 from repro_env.oci.entry import Contents, Entry, Members, find_misplaced, members
-from repro_env.oci.gzipencoder import Stitches, stitch_layer
+from repro_env.oci.gzipencoder import stitch_layer
 from repro_env.schema.artifact import CondaPackage, TreeBlob
 from repro_env.schema.environment import Layout
 from repro_env.schema.errors import ArtifactError, BuildError
@@ -34,17 +33,21 @@ from repro_env.store.specs.blobs import SpecBlobs, compress_chunks
 from repro_env.store.store import Store
 
 
-class Content(Protocol):
+class Content:
     """The bytes of one layer. Each call starts from the beginning. What they yield is checked at the end."""
 
-    diff_id: str
-    """For the source, known after its gzip was read."""
+    def __init__(self, diff_id: str) -> None:
+        self.diff_id = diff_id
+        """For the source, known after its gzip was read."""
 
-    def members(self) -> Members: ...
+    def members(self) -> Members:
+        raise NotImplementedError
 
     def gzip(self) -> Iterator[bytes]:
         """Raises `BuildError` if the uncompressed bytes do not have the diff ID, and `ArtifactError`."""
-        ...
+        hasher = hashlib.sha256()
+        yield from stitch_layer(self.members(), hasher.update)
+        layer.check_diff_id(f"sha256:{hasher.hexdigest()}", self.diff_id)
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -58,12 +61,12 @@ class Part(msgspec.Struct, frozen=True):
     location: Location
 
 
-class Group:
+class Group(Content):
     """A layer of distributions or conda packages."""
 
     def __init__(self, diff_id: str, parts: Iterable[Part], store: Store, stack: ExitStack) -> None:
         """`stack` removes unpacked packages at its end. Raises `ArtifactError` if a part cannot be installed."""
-        self.diff_id = diff_id
+        super().__init__(diff_id)
         opened = {part.artifact.key: _open(part, store, stack) for part in parts}
         installed = {key: files for key, (files, _) in opened.items()}
         self.sizes = {key: files.size for key, files in installed.items()}
@@ -82,28 +85,19 @@ class Group:
         if misplaced := find_misplaced(self._layer.entries):
             what = "the path is below a file or symlink of its own layer"
             raise BuildError(what, where=misplaced, hint="the spec contradicts itself")
-        if not all(isinstance(source, WheelContents) for source in self._sources.values()):
-            yield from compress_chunks(_verified(tar.write(self.members()), self.diff_id))
-            return
-        hasher = hashlib.sha256()
-        yield from stitch_layer(self._deflated(), hasher.update)
-        _check_diff_id(hasher, self.diff_id)
-
-    def _deflated(self) -> Stitches:
-        for entry in self._layer.entries:
-            key, path = self._layer.owner.get(entry.path, ("", ""))
-            source = self._sources.get(key)
-            if entry.kind == "file" and isinstance(source, WheelContents):
-                yield entry, source.deflated(Entry(path, "file", entry.executable, entry.size, entry.sha256))
-            else:
-                yield entry, ()
+        if all(isinstance(source, WheelContents) for source in self._sources.values()):
+            yield from super().gzip()
+        else:
+            plain = layer.Measured(tar.write(self.members()))
+            yield from compress_chunks(plain)
+            layer.check_diff_id(plain.digest, self.diff_id)
 
 
-class Tree:
+class Tree(Content):
     """A bundled tree, or a layer that was fetched complete."""
 
     def __init__(self, blobs: SpecBlobs, blob: TreeBlob) -> None:
-        self.diff_id = blob.sha256
+        super().__init__(blob.sha256)
         self.blobs = blobs
         self.blob = blob
 
@@ -114,27 +108,22 @@ class Tree:
         return self.blobs.packed(self.blob)
 
 
-class Marker:
+class Marker(Content):
     """The last layer of the image."""
 
     def __init__(self, diff_id: str, identity: Identity) -> None:
-        self.diff_id = diff_id
+        super().__init__(diff_id)
         self._identity = identity
 
     def members(self) -> Members:
         return config.marker(self._identity)
 
-    def gzip(self) -> Iterator[bytes]:
-        hasher = hashlib.sha256()
-        yield from stitch_layer(config.marker(self._identity), hasher.update)
-        _check_diff_id(hasher, self.diff_id)
 
-
-class SourceTree:
+class SourceTree(Content):
     """The source as a layer, at its captured path. Its diff ID is not in the spec, but the tree that it is made of is proven."""
 
     def __init__(self, blobs: SpecBlobs, source: Source) -> None:
-        self.diff_id = ""
+        super().__init__("")
         self._blobs = blobs
         self._source = source
 
@@ -148,9 +137,9 @@ class SourceTree:
             yield (wheellayers.move_below(entry, root) if root else entry), chunks
 
     def gzip(self) -> Iterator[bytes]:
-        hasher = hashlib.sha256()
-        yield from compress_chunks(layer.hash_chunks(tar.write(self.members()), hasher))
-        self.diff_id = f"sha256:{hasher.hexdigest()}"
+        plain = layer.Measured(tar.write(self.members()))
+        yield from compress_chunks(plain)
+        self.diff_id = plain.digest
 
 
 def _open(part: Part, store: Store, stack: ExitStack) -> tuple[rule.Installed, Contents]:
@@ -188,19 +177,3 @@ def _open_package(
         raise ArtifactError(what, where=package.filename)
     installed = linking.canonical(unpacked.facts, layout)
     return installed, condafile.CondaContents(unpacked, installed)
-
-
-def _verified(chunks: Iterable[bytes], diff_id: str) -> Iterator[bytes]:
-    """Yield the bytes of a tar. Raises `BuildError` at the end if it does not have this diff ID."""
-    hasher = hashlib.sha256()
-    yield from layer.hash_chunks(chunks, hasher)
-    _check_diff_id(hasher, diff_id)
-
-
-def _check_diff_id(hasher: hashlib._Hash, diff_id: str) -> None:
-    actual = f"sha256:{hasher.hexdigest()}"
-    if actual != diff_id:
-        raise BuildError(
-            f"the layer is {actual}, not the expected {diff_id}",
-            hint="the layer was made from other content than the spec describes; capture again",
-        )

@@ -15,7 +15,6 @@ from repro_env.delivery.target import Output
 from repro_env.oci import config, layer
 from repro_env.oci.entry import Members
 from repro_env.oci.manifest import Image
-from repro_env.schema.errors import BuildError
 from repro_env.schema.image import Packed
 from repro_env.schema.progress import Advance, Tell
 from repro_env.schema.spec import Spec
@@ -40,9 +39,8 @@ class StoreSink:
         members = _counted_members(content.members(), advance)
         if not self.has(task):
             self._store.layers.unpack(content.diff_id, members, size=task.size)
-        elif (diff_id := layer.diff_id(members)) != content.diff_id:
-            what = f"the layer is {diff_id}, not the expected {content.diff_id}, which the store has"
-            raise BuildError(what, hint="the spec contradicts itself; capture again")
+        else:
+            layer.check_diff_id(layer.diff_id(members), content.diff_id)
 
 
 def _counted_members(members: Members, advance: Advance) -> Members:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from repro_env.io.files import chunks_of, room, sha256_of
+from repro_env.oci.layer import Measured
 from repro_env.schema.errors import ArtifactError, DiskError, UsageError
 from repro_env.schema.image import GZIP, Blob
 from repro_env.store.filenames import hex_of
@@ -34,16 +34,11 @@ class BlobFiles:
 
     def take(self, chunks: Callable[[], Iterator[bytes]]) -> Blob:
         """See `delivery.target.Output.take`."""
-        hasher, size = hashlib.sha256(), 0
         with space_errors(self._directory), self._temp.directory() as temporary:
-            with (temporary / "blob").open("xb", buffering=0) as file:
-                for chunk in chunks():
-                    hasher.update(chunk)
-                    size += len(chunk)
-                    unwritten = memoryview(chunk)
-                    while unwritten:
-                        unwritten = unwritten[file.write(unwritten) :]
-            blob = Blob(media_type=GZIP, digest=f"sha256:{hasher.hexdigest()}", size=size)
+            layer = Measured(chunks())
+            with (temporary / "blob").open("xb") as file:
+                file.writelines(layer)
+            blob = Blob(media_type=GZIP, digest=layer.digest, size=layer.size)
             path = self.path(blob.digest)
             if path.is_dir() and not path.is_symlink():
                 what = "there is a directory in the place of a blob"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from repro_env.oci import layer, tar, wheellayers
@@ -55,7 +55,7 @@ class GroupContents:
         self._owner = owner
         self._sources = sources
 
-    def chunks(self, entry: Entry) -> Iterator[bytes]:
+    def chunks(self, entry: Entry) -> Iterable[bytes]:
         key, path = self._owner[entry.path]
         return self._sources[key].chunks(Entry(path, "file", entry.executable, entry.size, entry.sha256))
 
@@ -106,11 +106,8 @@ def tree_blob(entries: Sequence[Entry], contents: Contents, *, facts: FactCache)
     cached = known_blob(entries, facts=facts)
     if cached is not None:
         return cached
-    hasher, size = hashlib.sha256(), 0
-    for chunk in tar.write(members(entries, contents)):
-        hasher.update(chunk)
-        size += len(chunk)
-    blob = TreeBlob(sha256="sha256:" + hasher.hexdigest(), size=size, files=len(entries))
+    measured = layer.Measured(tar.write(members(entries, contents))).read()
+    blob = TreeBlob(sha256=measured.digest, size=measured.size, files=len(entries))
     remember_blob(entries, blob, facts=facts)
     return blob
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -129,7 +129,7 @@ class _Restored:
         self._captured = captured
         self._paths = paths
 
-    def chunks(self, entry: Entry) -> Iterator[bytes]:
+    def chunks(self, entry: Entry) -> Iterable[bytes]:
         return (self._captured if entry.path in self._paths else self._live).chunks(entry)
 
 

@@ -9,13 +9,12 @@ import contextlib
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, cast
 
 from repro_env.oci import inflate, wheel
-from repro_env.oci.entry import CHUNK, Entry
-from repro_env.oci.gzipencoder import Deflated
+from repro_env.oci.entry import Entry
 from repro_env.schema.errors import ArtifactError
 from repro_env.store.facts import FactCache
 
@@ -49,51 +48,20 @@ class WheelContents:
         self._file: BinaryIO | None = None
         self._members: dict[str, zipfile.ZipInfo] = {}
 
-    def chunks(self, entry: Entry) -> Iterator[bytes]:
-        literal = self._installed.literals.get(entry.path)
-        if literal is not None:
-            yield literal
-            return
-        yield from self._read(entry, content)
+    def chunks(self, entry: Entry) -> Iterable[bytes]:
+        """Return the content of one file entry: its deflate stream (`Deflated`) if there is one. It is read once.
 
-    def deflated(self, entry: Entry) -> Deflated | Iterable[bytes]:
-        """Return the content of one file entry for `oci.gzipencoder`: the raw deflate stream if there is one, else the bytes.
-
-        A deflate stream is not checked here. Raises `ArtifactError` if the file is not a wheel or lacks the member;
-        reading the result may raise it too.
+        Raises `ArtifactError` if the file is not a wheel or lacks the member; reading the result may raise it too.
         """
         if entry.path in self._installed.literals:
             return (self._installed.literals[entry.path],)
-        with self._errors(entry):
-            member = self._member(entry)[1]
-        if member.compress_type != zipfile.ZIP_DEFLATED:
-            return self._read(entry, content)
-        return Deflated(crc=member.CRC, size=member.file_size, chunks=self._read(entry, raw))
-
-    def _read(self, entry: Entry, how: Callable[[BinaryIO, zipfile.ZipInfo], Iterator[bytes]]) -> Iterator[bytes]:
-        with self._errors(entry):
-            yield from how(*self._member(entry))
-
-    def _member(self, entry: Entry) -> tuple[BinaryIO, zipfile.ZipInfo]:
-        if self._file is None:
-            self._file = self._open()
-        return self._file, self._members[self._installed.members[entry.path]]
-
-    @contextlib.contextmanager
-    def _errors(self, entry: Entry) -> Iterator[None]:
-        try:
-            yield
-        except (*_BROKEN, EOFError, NotImplementedError, OSError, KeyError) as error:
-            raise ArtifactError(
-                f"the file cannot be unpacked from {self._path.name}: {error}",
-                where=entry.path,
-                hint="the wheel is damaged; delete it from the store and rebuild",
-            ) from None
-
-    def _open(self) -> BinaryIO:
-        with zipfile.ZipFile(self._path) as archive:
-            self._members = archive.NameToInfo
-        return self._path.open("rb")
+        where = f"{self._path.name}: {entry.path}"
+        with _errors(where):
+            if self._file is None:
+                with zipfile.ZipFile(self._path) as archive:
+                    self._members = archive.NameToInfo
+                self._file = self._path.open("rb")
+            return content(self._file, self._members[self._installed.members[entry.path]], where)
 
     def close(self) -> None:
         """Close the wheel."""
@@ -123,70 +91,39 @@ def recall_facts(filename: str, sha256: str, cache: FactCache) -> wheel.Facts | 
 # for its length; everything else comes from the central directory.
 
 
-def content(file: BinaryIO, member: zipfile.ZipInfo) -> Iterator[bytes]:
-    """Yield the content of a member. Raises `zipfile.BadZipFile` or `zlib.error` if it is damaged.
+def content(file: BinaryIO, member: zipfile.ZipInfo, where: str) -> Iterable[bytes]:
+    """Return the content of a member: its deflate stream, or its bytes if it is not compressed.
 
-    Raises `NotImplementedError` for an unknown compression method.
+    Its size and CRC are checked while it is read. Raises `NotImplementedError` for another compression method.
     """
-    _seek(file, member)
+    if member.compress_type == zipfile.ZIP_DEFLATED:
+        return inflate.Deflated(member.CRC, member.file_size, _raw(file, member, where), where)
     if member.compress_type == zipfile.ZIP_STORED:
-        chunks = _stored(file, member)
-    elif member.compress_type == zipfile.ZIP_DEFLATED:
-        chunks = _inflated(file, member)
-    else:
-        raise NotImplementedError(f"{member.filename} is compressed by method {member.compress_type}")
-    size = crc = 0
-    for chunk in chunks:
-        size += len(chunk)
-        if size > member.file_size:
-            break
-        crc = inflate.ZLIB.crc32(chunk, crc)
-        yield chunk
-    if size != member.file_size or crc != member.CRC:
-        raise zipfile.BadZipFile(f"{member.filename} does not have the size and CRC in the directory")
+        return inflate.check(_raw(file, member, where), member.file_size, member.CRC, where)
+    raise NotImplementedError(f"it is compressed by method {member.compress_type}")
 
 
-def raw(file: BinaryIO, member: zipfile.ZipInfo) -> Iterator[bytes]:
-    """Yield the raw bytes of a member, compressed or not, without a check.
-
-    Raises `zipfile.BadZipFile` if the file is truncated.
-    """
-    _seek(file, member)
-    unread = member.compress_size
-    while unread:
-        data = file.read(min(unread, _READ))
-        if not data:
-            raise zipfile.BadZipFile(f"the file ends in the middle of {member.filename}")
-        unread -= len(data)
-        yield data
-
-
-def _seek(file: BinaryIO, member: zipfile.ZipInfo) -> None:
-    file.seek(member.header_offset)
-    header = file.read(HEADER)
-    if len(header) != HEADER or header[:4] != b"PK\x03\x04":
-        raise zipfile.BadZipFile(f"the header of {member.filename} is missing")
-    file.seek(int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little"), 1)
-
-
-def _stored(file: BinaryIO, member: zipfile.ZipInfo) -> Iterator[bytes]:
-    unread = member.compress_size
-    while unread and (chunk := file.read(min(unread, CHUNK))):
-        unread -= len(chunk)
-        yield chunk
-
-
-def _inflated(file: BinaryIO, member: zipfile.ZipInfo) -> Iterator[bytes]:
-    inflater = inflate.ZLIB.decompressobj(-zlib.MAX_WBITS)
-    unread = member.compress_size
-    try:
-        while unread and not inflater.eof and (data := file.read(min(unread, _READ))):
+def _raw(file: BinaryIO, member: zipfile.ZipInfo, where: str) -> Iterator[bytes]:
+    """Yield the bytes of a member as they are in the file."""
+    with _errors(where):
+        file.seek(member.header_offset)
+        header = file.read(HEADER)
+        if len(header) != HEADER or header[:4] != b"PK\x03\x04":
+            raise zipfile.BadZipFile("its header is missing")
+        file.seek(int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little"), 1)
+        unread = member.compress_size
+        while unread:
+            data = file.read(min(unread, _READ))
+            if not data:
+                raise zipfile.BadZipFile("the wheel is truncated")
             unread -= len(data)
-            while data:
-                if chunk := inflater.decompress(data, CHUNK):
-                    yield chunk
-                data = inflater.unconsumed_tail
-        while not inflater.eof and (chunk := inflater.decompress(b"", CHUNK)):
-            yield chunk  # what the decompressor still holds
-    except inflate.ZLIB.error as error:
-        raise zlib.error(str(error)) from None
+            yield data
+
+
+@contextlib.contextmanager
+def _errors(where: str) -> Iterator[None]:
+    try:
+        yield
+    except (*_BROKEN, EOFError, NotImplementedError, OSError, KeyError) as error:
+        hint = "the wheel is damaged; delete it from the store and rebuild"
+        raise ArtifactError(f"the file cannot be unpacked: {error}", where=where, hint=hint) from None

@@ -21,7 +21,7 @@ from repro_env.io.files import chunks_of, open_regular, room, sync_directory
 from repro_env.oci import tar
 from repro_env.oci.entry import CHUNK, Entry, Members
 from repro_env.oci.inflate import gunzip
-from repro_env.oci.layer import hash_chunks
+from repro_env.oci.layer import Measured, blocks
 from repro_env.schema import codec
 from repro_env.schema.artifact import TreeBlob
 from repro_env.schema.errors import ArtifactError
@@ -68,35 +68,22 @@ class SpecBlobs:
                 yield member
 
         self._make()
-        hasher = hashlib.sha256()
-        packed = hashlib.sha256()
+        tree = Measured(tar.write(counted()))
         with room(self.directory), self._temp.directory() as temporary:
-            size = 0
-
-            def measured() -> Iterator[bytes]:
-                nonlocal size
-                for chunk in hash_chunks(tar.write(counted()), hasher):
-                    size += len(chunk)
-                    yield chunk
-
-            with (temporary / "blob").open("xb") as file:
-                for member in compress_chunks(measured()):
-                    packed.update(member)
-                    file.write(member)
-            path = self._keep(temporary / "blob", hasher.hexdigest() + ".gz")
+            packed = write_hashed(temporary / "blob", compress_chunks(tree))
+            path = self._keep(temporary / "blob", hex_of(tree.digest) + ".gz")
         if facts is not None:
             facts.put("bundled", file_key(path), b"whole")
-            facts.put(BLOB_DIGEST, file_key(path), f"sha256:{packed.hexdigest()}".encode())
-        return TreeBlob(sha256=f"sha256:{hasher.hexdigest()}", size=size, files=files)
+            facts.put(BLOB_DIGEST, file_key(path), packed.digest.encode())
+        return TreeBlob(sha256=tree.digest, size=tree.size, files=files)
 
     def add_file(self, path: Path, digest: str, *, compress: bool = False) -> None:
         """Store a copy of a file, compressed or not. Raises `ArtifactError` if it does not have this digest."""
         self._make()
-        hasher = hashlib.sha256()
         with room(self.directory), self._temp.directory() as temporary, path.open("rb") as file:
-            chunks = hash_chunks(iter(lambda: file.read(CHUNK), b""), hasher)
-            write_hashed(temporary / "blob", compress_chunks(chunks) if compress else chunks)
-            actual = hasher.hexdigest()
+            content = Measured(iter(lambda: file.read(CHUNK), b""))
+            write_hashed(temporary / "blob", compress_chunks(content) if compress else content)
+            actual = hex_of(content.digest)
             if actual != hex_of(digest):
                 raise ArtifactError(
                     f"the file does not have the expected content (its sha256 is {actual[:16]}…)",
@@ -182,10 +169,8 @@ class SpecBlobs:
                 return list(listed.entries)
         entries = []
         for entry, chunks in self.tree(blob):
-            hasher = hashlib.sha256()
-            for chunk in chunks:
-                hasher.update(chunk)
-            entries.append(msgspec.structs.replace(entry, sha256=hasher.hexdigest()) if entry.kind == "file" else entry)
+            sha256 = hex_of(Measured(chunks).read().digest) if entry.kind == "file" else ""
+            entries.append(msgspec.structs.replace(entry, sha256=sha256))
         facts.put(_LISTED, key, codec.canonical(_Listed(tuple(entries))))
         return entries
 
@@ -263,7 +248,9 @@ class _Source:
         self._size = size
         self._received = 0
         self._hasher = hashlib.sha256()
-        self._chunks = gunzip(self._read, lambda what: self._bad(f"the blob {what}")) if is_gzip else iter(self._read, b"")
+        self._chunks = iter(self._read, b"")
+        if is_gzip:
+            self._chunks = gunzip(self._chunks, lambda what: self._bad(f"the blob {what}"))
         self._buffer = b""
         self._at = 0
 
@@ -309,7 +296,7 @@ def compress_chunks(chunks: Iterable[bytes]) -> Iterator[bytes]:
     workers = len(os.sched_getaffinity(0))
     pending: deque[Future[bytes]] = deque()
     with ThreadPoolExecutor(workers) as pool:
-        for block in _blocks(chunks):
+        for block in blocks(chunks, CHUNK):
             pending.append(pool.submit(_member, block))
             if len(pending) > 2 * workers:
                 yield pending.popleft().result()
@@ -320,19 +307,3 @@ def compress_chunks(chunks: Iterable[bytes]) -> Iterator[bytes]:
 def _member(block: bytes) -> bytes:
     packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, 31)  # wbits=31: a gzip header without name and time
     return packer.compress(block) + packer.flush()
-
-
-def _blocks(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the same bytes in pieces of `CHUNK`, so that the file does not depend on the input chunks."""
-    parts: list[bytes] = []
-    size = 0
-    for chunk in chunks:
-        parts.append(chunk)
-        size += len(chunk)
-        if size >= CHUNK:
-            data = b"".join(parts)
-            whole = size - size % CHUNK
-            yield from (data[start : start + CHUNK] for start in range(0, whole, CHUNK))
-            parts, size = [data[whole:]], size - whole
-    if size:
-        yield b"".join(parts)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import io
 import random
 import zipfile
-import zlib
 
 import pytest
 
 from repro_env.oci.entry import CHUNK
+from repro_env.schema.errors import ArtifactError
 from repro_env.store.packages import wheelfile
 
 CONTENTS = {
@@ -40,7 +40,7 @@ def info(file: io.BytesIO, name: str) -> zipfile.ZipInfo:
 @pytest.mark.parametrize(("method", "level"), [(zipfile.ZIP_STORED, None), (zipfile.ZIP_DEFLATED, 1), (zipfile.ZIP_DEFLATED, 9)])
 def test_content_is_complete_and_in_chunks(name: str, method: int, level: int | None) -> None:
     file = made(method, level)
-    parts = list(wheelfile.content(file, info(file, name)))
+    parts = list(wheelfile.content(file, info(file, name), ""))
     assert b"".join(parts) == CONTENTS[name]
     assert all(len(part) <= CHUNK for part in parts)
 
@@ -51,8 +51,8 @@ def test_at_most_the_declared_size_is_read(declared: int) -> None:
     lie = info(file, "zeros")
     lie.file_size = declared
     got = 0
-    with pytest.raises(zipfile.BadZipFile, match="size"):  # noqa: PT012
-        for chunk in wheelfile.content(file, lie):
+    with pytest.raises(ArtifactError, match="archive declares"):  # noqa: PT012
+        for chunk in wheelfile.content(file, lie, ""):
             got += len(chunk)
     assert got <= declared or declared > 5 * CHUNK + 7
 
@@ -67,8 +67,8 @@ def test_every_flipped_byte_is_found(method: int) -> None:
         data = bytearray(file.getvalue())
         data[at] ^= 0x10
         try:
-            got = b"".join(wheelfile.content(io.BytesIO(bytes(data)), member))
-        except (zipfile.BadZipFile, zlib.error):
+            got = b"".join(wheelfile.content(io.BytesIO(bytes(data)), member, ""))
+        except ArtifactError:
             continue
         assert got == CONTENTS["small"], "only the last bits of a deflate stream are unused"
         quiet += 1
@@ -79,11 +79,11 @@ def test_a_truncated_file_is_refused() -> None:
     file = made(zipfile.ZIP_DEFLATED)
     member = info(file, "noise")
     for size in (member.header_offset + 10, member.header_offset + 40, member.header_offset + member.compress_size // 2):
-        with pytest.raises(zipfile.BadZipFile):
-            list(wheelfile.content(io.BytesIO(file.getvalue()[:size]), member))
+        with pytest.raises(ArtifactError):
+            list(wheelfile.content(io.BytesIO(file.getvalue()[:size]), member, ""))
 
 
 def test_unknown_compression_methods_are_refused() -> None:
     file = made(zipfile.ZIP_BZIP2)
     with pytest.raises(NotImplementedError, match="method 12"):
-        list(wheelfile.content(file, info(file, "small")))
+        list(wheelfile.content(file, info(file, "small"), ""))
