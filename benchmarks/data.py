@@ -20,8 +20,8 @@ import parts
 
 _CACHES = Path("/proc/sys/vm/drop_caches")
 _OURS = (
-    "import sys; from pathlib import Path; from repro_env.environment.source import data; from repro_env.io.hashes import FileHashes;"
-    "data.fingerprint(Path(sys.argv[1]), '/data', FileHashes(Path(sys.argv[2])))"
+    "import sys; from pathlib import Path; from repro_env.environment.source import data; from repro_env.store.store import Store;"
+    "data.fingerprint(Path(sys.argv[1]), '/data', Store.open(Path(sys.argv[2])).hashes)"
 )
 
 
@@ -68,12 +68,12 @@ def in_turn(
 
 
 def main(count: int, files: int) -> list[parts.Row]:
-    directory, known = parts.BUILD / "data", parts.BUILD / "hashes.db"
+    directory, known = parts.BUILD / "data", parts.BUILD / "store"
     size = tree(parts.fresh(directory), files)
     time.sleep(3)  # what was written just now is hashed and not remembered
 
     def first() -> float:
-        known.unlink(missing_ok=True)
+        parts.fresh(known)
         return ours(directory, known)
 
     rows = []
@@ -87,7 +87,7 @@ def main(count: int, files: int) -> list[parts.Row]:
     mine, other = in_turn(count, lambda: ours(directory, known), lambda: theirs(directory), lambda: None)
     rows.append(_row("the same again, nothing changed", mine, other, "under 2 s", mine < 2))
     parts.fresh(directory)
-    known.unlink(missing_ok=True)
+    parts.fresh(known)
     return rows
 
 

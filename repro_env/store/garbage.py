@@ -58,7 +58,7 @@ class Inventory(msgspec.Struct, frozen=True):
     items: tuple[StoreItem, ...]
     """The least recently used first."""
     other: int
-    """Bytes that garbage collection does not remove: cached hashes, marks, locks, temporary files of living processes."""
+    """Bytes that garbage collection does not remove: marks, locks, temporary files of living processes."""
 
     @property
     def size(self) -> int:

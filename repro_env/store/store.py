@@ -10,11 +10,11 @@ import os
 from pathlib import Path
 
 from repro_env.io.files import room
-from repro_env.io.hashes import FileHashes
 from repro_env.schema.errors import StoreError
 from repro_env.store.blobs import Blobs
 from repro_env.store.bootmarks import Boot
 from repro_env.store.facts import FactCache
+from repro_env.store.hashes import FileHashes
 from repro_env.store.layers import Layers
 from repro_env.store.leases import Lease
 from repro_env.store.rundirectories import RunDirectories
@@ -42,7 +42,7 @@ class Store:
         self.layers = Layers(root, temp=self.temp, boot=self.boot)
         self.spec_directories = SpecDirectories(root, temp=self.temp, boot=self.boot)
         self.facts = FactCache(root / "facts")
-        self.hashes = FileHashes(root / "hashes.db")
+        self.hashes = FileHashes(self.facts)
         self.run_directories = RunDirectories(root / "runs")
         self.runs = root / "runs-index"
         """An index of run records (`runs.records.index`)."""

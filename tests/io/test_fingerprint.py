@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from repro_env.io import hashes
 from repro_env.io.files import fingerprint, walk
+from repro_env.store import hashes
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ import msgspec
 
 from repro_env.environment.system.tree import Tree
 from repro_env.io.files import FileContents, walk
-from repro_env.io.hashes import FileHashes
 from repro_env.oci.entry import Contents, Entry
 from repro_env.schema.artifact import TreeBlob
+from repro_env.store.hashes import FileHashes
 from repro_env.store.specs.blobs import SpecBlobs
 from repro_env.store.store import Store
 

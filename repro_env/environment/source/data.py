@@ -9,12 +9,12 @@ from pathlib import Path
 import msgspec
 
 from repro_env.io.files import Found, entry_at, walk
-from repro_env.io.hashes import FileHashes
 from repro_env.schema import codec, redact
 from repro_env.schema.errors import CaptureError, DataError
 from repro_env.schema.messages import shorten
 from repro_env.schema.progress import Silent, Tell
 from repro_env.schema.spec import Data
+from repro_env.store.hashes import FileHashes
 
 _SMALL = 1 << 20
 """Mean size in bytes below which more threads read, because opening the files takes most of the time."""

@@ -38,12 +38,12 @@ from repro_env.environment.system.libraries import Needs, SystemLibraries
 from repro_env.environment.system.packages import Database, Package
 from repro_env.environment.system.programs import Program, find
 from repro_env.environment.system.tree import LiveTree, Tree, list_names, real, within
-from repro_env.io.hashes import FileHashes
 from repro_env.oci.entry import sort_with_parents
 from repro_env.oci.paths import SYSTEM_PATH
 from repro_env.schema import redact
 from repro_env.schema.environment import Bundled, SharedLibrary, SystemPackage
 from repro_env.schema.errors import LockError
+from repro_env.store.hashes import FileHashes
 
 SHELL_PROGRAMS = ("sh", "awk")
 """Programs whose packages belong to every base; which packages these are depends on the machine."""

@@ -16,10 +16,10 @@ from repro_env.environment.python.selection import settings
 from repro_env.environment.system import loader
 from repro_env.environment.system.tree import LiveTree, Tree, list_names, real, within
 from repro_env.io.files import walk
-from repro_env.io.hashes import FileHashes
 from repro_env.schema import redact
 from repro_env.schema.environment import Interpretation, Interpreter
 from repro_env.schema.errors import InterpreterError
+from repro_env.store.hashes import FileHashes
 
 SHARED = ("/", "/usr", "/usr/local")
 """Prefixes that a Python shares with the rest of the system: other files there are not part of it."""

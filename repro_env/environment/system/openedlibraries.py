@@ -18,9 +18,9 @@ from repro_env.environment.machine.frameworks import is_driver
 from repro_env.environment.system import loader
 from repro_env.environment.system.tree import real, within
 from repro_env.io.files import Found, fingerprint, read_head
-from repro_env.io.hashes import settled
 from repro_env.schema import codec
 from repro_env.schema.messages import shorten
+from repro_env.store.hashes import settled
 from repro_env.store.store import Store
 
 _NEEDLES = (b"DLL(", b"cdll", b"library(", b"dlopen(")

@@ -15,10 +15,10 @@ from pathlib import Path
 import msgspec
 
 from repro_env.io.files import FileContents, Found, Key, entry_at, keys_of, walk
-from repro_env.io.hashes import FileHashes
 from repro_env.oci.entry import Contents, Entry, entries_of, sort_with_parents
 from repro_env.schema.environment import SystemPackage
 from repro_env.schema.errors import LockError
+from repro_env.store.hashes import FileHashes
 
 _MAX_LINKS = 40
 """The kernel's limit (path_resolution(7))."""

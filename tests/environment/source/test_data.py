@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from repro_env.environment.source.data import look
-from repro_env.io.hashes import FileHashes
 from repro_env.schema import codec
 from repro_env.schema.errors import DataError
 from repro_env.schema.progress import Advance, Silent
 from repro_env.schema.spec import Data
+from repro_env.store.facts import FactCache
+from repro_env.store.hashes import FileHashes
 from tests.parts import need
 
 
@@ -24,7 +25,7 @@ def fingerprint(source: Path, target: str, hashes: FileHashes) -> Data:
 
 @pytest.fixture
 def hashes(tmp_path: Path) -> FileHashes:
-    return FileHashes(tmp_path / "hashes.db")
+    return FileHashes(FactCache(tmp_path))
 
 
 @pytest.fixture
@@ -109,7 +110,7 @@ def test_the_error_names_an_unreadable_file(data: Path, hashes: FileHashes) -> N
     os.seteuid(54321)
     try:
         with pytest.raises(DataError) as caught:
-            fingerprint(data, "/d", FileHashes(Path("/nowhere/hashes.db")))
+            fingerprint(data, "/d", FileHashes(FactCache(Path("/nowhere"))))
     finally:
         os.seteuid(0)
     assert str(data / "deep" / "b.bin") in str(caught.value)
@@ -135,7 +136,7 @@ def test_a_change_during_reading_is_an_error(data: Path, hashes: FileHashes) -> 
 def test_a_change_that_keeps_the_size_and_the_time_is_found(
     data: Path, hashes: FileHashes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("repro_env.io.hashes.SETTLED", -10_000_000_000)  # so that new files count as old and are cached
+    monkeypatch.setattr("repro_env.store.hashes.SETTLED", -10_000_000_000)  # so that new files count as old and are cached
     first = look(data, "/d", hashes)
     assert look(data, "/d", hashes) == first
     facts = (data / "a.csv").stat()

@@ -17,8 +17,9 @@ from repro_env.environment.system.libraries import Needs
 from repro_env.environment.system.packages import Database
 from repro_env.environment.system.tree import Tree
 from repro_env.io import process
-from repro_env.io.hashes import FileHashes
 from repro_env.schema.environment import Interpretation, Startup
+from repro_env.store.facts import FactCache
+from repro_env.store.hashes import FileHashes
 from tests.environment.system import roots
 from tests.parts import need
 
@@ -35,7 +36,7 @@ class Captured(msgspec.Struct, frozen=True):
 
 @pytest.fixture(scope="session")
 def hashes(tmp_path_factory: pytest.TempPathFactory) -> FileHashes:
-    return FileHashes(tmp_path_factory.mktemp("hashes") / "db")
+    return FileHashes(FactCache(tmp_path_factory.mktemp("hashes")))
 
 
 @pytest.fixture(scope="session", params=["this python", "/usr/bin/python3"])

@@ -14,11 +14,11 @@ from repro_env.environment.system import base, interpretertree, ldcache, loader
 from repro_env.environment.system.libraries import Owners
 from repro_env.environment.system.tree import LiveTree, Tree, within
 from repro_env.io import process
-from repro_env.io.hashes import FileHashes
 from repro_env.oci import layer
 from repro_env.oci.entry import members
 from repro_env.schema.environment import Distribution
 from repro_env.schema.errors import LockError, UsageError
+from repro_env.store.hashes import FileHashes
 from tests.environment.system import elves, roots
 from tests.environment.system.conftest import Captured, make
 from tests.environment.system.test_dpkg import Machine

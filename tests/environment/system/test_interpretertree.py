@@ -10,9 +10,9 @@ import pytest
 from repro_env.environment.python import interpreter as python
 from repro_env.environment.system import interpretertree
 from repro_env.io import process
-from repro_env.io.hashes import FileHashes
 from repro_env.schema.environment import Interpretation, Interpreter, Layout
 from repro_env.schema.errors import InterpreterError
+from repro_env.store.hashes import FileHashes
 from tests.environment.system import elves
 
 NAME = "python3.11"

@@ -9,8 +9,8 @@ import pytest
 
 from repro_env.environment.system import dpkg, programs
 from repro_env.environment.system.packages import Database
-from repro_env.io.hashes import FileHashes
 from repro_env.schema.errors import UsageError
+from repro_env.store.hashes import FileHashes
 from tests.environment.system import elves, roots
 from tests.environment.system.conftest import Captured, make
 from tests.environment.system.rpms import Machine, convert

@@ -6,13 +6,14 @@ import pytest
 
 from repro_env.environment.system.tree import LiveTree, within
 from repro_env.io.files import sha256_of
-from repro_env.io.hashes import FileHashes
 from repro_env.oci.entry import Entry
+from repro_env.store.facts import FactCache
+from repro_env.store.hashes import FileHashes
 
 
 @pytest.fixture
 def hashes(tmp_path_factory: pytest.TempPathFactory) -> FileHashes:
-    return FileHashes(tmp_path_factory.mktemp("hashes") / "db")
+    return FileHashes(FactCache(tmp_path_factory.mktemp("hashes")))
 
 
 def below(tree: LiveTree, root: Path, hashes: FileHashes) -> dict[str, str]:

@@ -198,7 +198,7 @@ def test_a_wheel_that_is_truncated_while_it_is_read_is_refused(tmp_path: Path) -
     os.truncate(path, 100)
     content = contents.chunks(entry)
     assert isinstance(content, Deflated)
-    with pytest.raises(ArtifactError, match=r"demo-1.0\S+ demo/data.bin: the file cannot be unpacked"):
+    with pytest.raises(ArtifactError, match=r"demo-1.0\S+ \S+/demo/data.bin: the file cannot be unpacked"):
         list(content.chunks)
 
 

@@ -7,25 +7,20 @@ that changed less than `SETTLED` ago are hashed but not cached.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
-from repro_env.io import database
 from repro_env.io.files import Found, Key, walk
 from repro_env.schema.errors import CaptureError
 from repro_env.schema.progress import Advance
-
-if TYPE_CHECKING:
-    import sqlite3
+from repro_env.store.facts import FactCache
 
 SETTLED = 2_000_000_000
 """Nanoseconds: the coarsest clock of a file system in use (FAT)."""
@@ -36,19 +31,16 @@ _BATCH = 64
 """Number of small files that a thread takes at once."""
 _MAX_FILES = 2_000_000
 """Files of a directory that are cached at most."""
-_MAX_DIRECTORIES = 500
-"""Rows in the table. The oldest are removed first."""
-_TABLE = "create table if not exists directory (root blob primary key, hashes blob)"
-
-
+_KIND = "file-hashes"
+"""Kind of these facts, by directory."""
 _decoder = msgspec.msgpack.Decoder(list[tuple[Key, bytes]])
 
 
 class FileHashes:
-    """A cache of sha256 digests by directory and `Found.key`. Several processes can share it, and it can be deleted at any time."""
+    """A cache of sha256 digests by directory and `Found.key`."""
 
-    def __init__(self, database: Path) -> None:
-        self._database = database
+    def __init__(self, facts: FactCache) -> None:
+        self._facts = facts
 
     def of(
         self, root: Path, entries: Sequence[Found], *, workers: int | None = None, advance: Advance | None = None
@@ -80,35 +72,18 @@ class FileHashes:
 
     def _load(self, root: Path) -> dict[Key, bytes]:
         """Return the cached hashes of the files below a directory."""
-        hashes: dict[Key, bytes] = {}
-
-        def load(db: sqlite3.Connection) -> None:
-            for (data,) in db.execute("select hashes from directory where root = ?", (os.fsencode(root),)):
-                with contextlib.suppress(msgspec.DecodeError):
-                    hashes.update(_decoder.decode(data))
-
-        self._with_database(load)
-        return hashes
+        data = self._facts.get(_KIND, _name(root))
+        return dict(_decoder.decode(data)) if data is not None else {}
 
     def _store(self, root: Path, cached: dict[Key, bytes], new: dict[Key, bytes]) -> None:
         """Add hashes to those of a directory. A new hash replaces the hash of the same inode."""
         by_inode = {key[:2]: (key, digest) for key, digest in (*cached.items(), *new.items())}
-        data = msgspec.msgpack.encode(list(by_inode.values())[-_MAX_FILES:])
-
-        def store(db: sqlite3.Connection) -> None:
-            with db:
-                db.execute("insert or replace into directory values (?, ?)", (os.fsencode(root), data))
-                db.execute("delete from directory where rowid <= (select max(rowid) from directory) - ?", (_MAX_DIRECTORIES,))
-
         if new:
-            self._with_database(store)
+            self._facts.put(_KIND, _name(root), msgspec.msgpack.encode(list(by_inode.values())[-_MAX_FILES:]))
 
-    def _with_database(self, action: Callable[[sqlite3.Connection], None]) -> None:
-        def act(db: sqlite3.Connection) -> None:
-            db.execute(_TABLE)
-            action(db)
 
-        database.use(self._database, act, timeout=30)
+def _name(root: Path) -> str:
+    return os.fsencode(root).hex()  # a path may not be UTF-8
 
 
 def settled(entries: Sequence[Found]) -> bool:

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from repro_env.io import hashes
 from repro_env.io.files import walk
-from repro_env.io.hashes import FileHashes
 from repro_env.schema.errors import CaptureError
+from repro_env.store import hashes
+from repro_env.store.facts import FactCache
+from repro_env.store.hashes import FileHashes
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def tree(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def cache(tmp_path: Path) -> FileHashes:
-    return FileHashes(tmp_path / "hashes.db")
+    return FileHashes(FactCache(tmp_path))
 
 
 def _treat_as_old(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +65,7 @@ def test_cached_files_are_not_read_again(tree: Path, cache: FileHashes, monkeypa
             path.unlink()
 
     assert cache.of(tree, found) == first
-    assert FileHashes(cache._database).of(tree, found) == first, "the cache is shared with other processes"
+    assert FileHashes(cache._facts).of(tree, found) == first, "the cache is shared with other processes"
 
 
 def test_an_edit_within_one_tick_of_the_clock_is_detected(tree: Path, cache: FileHashes) -> None:
@@ -139,15 +140,16 @@ def test_an_unreadable_file_is_an_error(tree: Path, cache: FileHashes) -> None:
     assert raised.value.hint
 
 
-@pytest.mark.parametrize("damage", [b"not a database at all, and long enough to be looked at" * 9, b""])
-def test_a_damaged_database_is_replaced(tree: Path, cache: FileHashes, damage: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_cache_is_replaced(tree: Path, cache: FileHashes, monkeypatch: pytest.MonkeyPatch) -> None:
     _treat_as_old(monkeypatch)
-    cache._database.write_bytes(damage)
     found = list(walk(tree))
-
-    assert cache.of(tree, found) == _expected(tree)
-    assert cache.of(tree, found) == _expected(tree)
-    assert len(cache._load(tree)) > 300, "the new database works"
+    cache.of(tree, found)
+    (path,) = (path for path in cache._facts._root.glob("file-hashes/*"))
+    for damage in (b"", b"not hashes at all", path.read_bytes()[:-100], path.read_bytes()[:-100] + bytes(100)):
+        path.write_bytes(damage)
+        assert cache._load(tree) == {}
+        assert cache.of(tree, found) == _expected(tree)
+        assert len(cache._load(tree)) > 300, "the new cache works"
 
 
 def test_hashes_of_replaced_files_are_removed_from_the_cache(
@@ -181,14 +183,11 @@ def test_the_largest_inodes_are_cached(tmp_path: Path, cache: FileHashes) -> Non
     assert cache._load(tmp_path) == hashes_by_key
 
 
-def test_the_number_of_cached_files_and_directories_is_limited(cache: FileHashes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_cached_files_is_limited(cache: FileHashes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hashes, "_MAX_FILES", 10)
-    monkeypatch.setattr(hashes, "_MAX_DIRECTORIES", 3)
-    for name in "abcde":
-        cache._store(Path(name), {}, {(1, number, 0, 0, 0): b"d" * 32 for number in range(25)})
+    cache._store(Path("d"), {}, {(1, number, 0, 0, 0): b"d" * 32 for number in range(25)})
 
-    assert [key[1] for key in cache._load(Path("e"))] == list(range(15, 25))
-    assert [name for name in "abcde" if cache._load(Path(name))] == ["c", "d", "e"]
+    assert [key[1] for key in cache._load(Path("d"))] == list(range(15, 25))
 
 
 def test_a_single_file_is_hashed_through_a_symlink(tree: Path, cache: FileHashes) -> None:
