@@ -82,7 +82,7 @@ def execute(
     inputs = _prepare(options, spec, spec_directory, has_backend=backend is not None, store=store, tell=tell)
     announce(inputs, tell)
     backend = backend or _choose_backend(inputs, store)
-    store.run_directories.add(inputs.runs)
+    store.run_directories.add(inputs.runs, inputs.start.source.trees)
     with store.lease.restrict_to(
         _used_entries(inputs, store)
     ):  # a run may take days: garbage collection may remove everything else
@@ -240,11 +240,11 @@ def _find_parents(data: Sequence[DataFact], mounts: Sequence[Mount], runs: Path,
     yield from parents.from_mounts(mounts)
     copies = [fact for fact in data if fact.kind == "data" and parents.run_containing(Path(fact.source)) is None]
     if copies:
-        index = read_all_runs([runs], store)
-        for fact in copies if index.outputs else ():
+        known = read_all_runs([runs], store)
+        for fact in copies if known.runs else ():
             root = Path(fact.source)
             files = store.hashes.of(root, list(walk(root))) if root.is_dir() else {root.name: (fact.digest or "")[7:]}
-            yield from parents.from_copies(fact, files, index.runs, index.outputs)
+            yield from parents.from_copies(fact, files, known)
 
 
 def _used_entries(inputs: Inputs, store: Store) -> list[str]:

@@ -1,7 +1,6 @@
 """The command `repro-env lineage`: find the run that made a weights file or digest, its inputs, and the runs that used it.
 
-Every runs directory that the store remembers is searched (`store.run_directories`). The index only finds records; every
-answer comes from a record. Before it answers "unknown", the command reads every record again, without the index.
+Every record in every runs directory that the store remembers is read (`store.run_directories`).
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from repro_env.runs.lineage.parents import run_containing
 from repro_env.runs.lineage.producers import Origin, Producers
 from repro_env.runs.records import checkpointmanifest as manifest
 from repro_env.runs.records import records
-from repro_env.runs.records.index import Summary
 from repro_env.runs.records.records import Run, Unreadable
+from repro_env.runs.records.summary import Summary, summarize
 from repro_env.schema.errors import DataError, RecordError, UsageError
 from repro_env.schema.progress import Tell
 from repro_env.store.store import Store
@@ -85,8 +84,6 @@ class _Search:
         self._store = store
         self._tell = tell
         self._notes: list[str] = []
-        self._near: Path | None = None
-        """The runs directory that holds the file."""
         self._runs = AllRuns()
         self._producers = Producers(self._runs, self._notes)
 
@@ -121,13 +118,13 @@ class _Search:
             hint="`repro-env runs list` lists runs; name their directory with --runs DIR",
         )
 
-    def _read_runs(self, near: Path | None = None, *, reread: bool = False) -> None:
+    def _read_runs(self, near: Path | None = None) -> None:
         """Read every runs directory, the nearest one first."""
         if self._given is not None and not self._given.is_dir():
             what = "this is not a directory" if self._given.exists() else "this directory does not exist"
             raise RecordError(what, where=str(self._given), hint="name a runs directory with --runs DIR, or omit the option")
         first = [directory for directory in (near, self._given, self._default()) if directory is not None]
-        self._runs = read_all_runs(first, self._store, reread=reread)
+        self._runs = read_all_runs(first, self._store)
         self._producers = Producers(self._runs, self._notes)
         self._notes += self._runs.notes
 
@@ -158,8 +155,7 @@ class _Search:
 
     def _of_file(self, path: Path) -> Answer:
         inside = run_containing(path)
-        self._near = None if inside is None else inside.parent
-        self._read_runs(near=self._near)
+        self._read_runs(near=None if inside is None else inside.parent)
         try:
             size = path.stat().st_size
             with self._tell.progress(0, f"hashing {path.name}"):
@@ -174,11 +170,9 @@ class _Search:
     def _of_digest(self, digest: str, path: Path | None, size: int | None) -> Answer:
         recorded = None if path is None else self._producers.recorded(path, digest)
         claim = None if path is None else self._producers.claim(path, digest)
-        uses, origins = self._recorded(digest)
-        if not origins and not uses:
-            # Never answer "unknown" from the index alone.
-            self._read_runs(near=self._near, reread=True)
-            uses, origins = self._recorded(digest)
+        all_uses = families.uses(digest, self._runs.runs.values(), self._runs.written)
+        uses = [use for use in all_uses if use.role not in producers.WRITTEN]
+        origins = producers.from_uses(all_uses)
         if recorded is not None:
             origins = [recorded, *(other for other in origins if other.run.id != recorded.run.id)]
         if claim is not None:
@@ -201,11 +195,6 @@ class _Search:
             claim=claim,
         )
 
-    def _recorded(self, digest: str) -> tuple[tuple[Use, ...], list[Origin]]:
-        """Return the runs that have a digest among their inputs, and those that have it among their outputs."""
-        uses = families.uses(digest, self._runs.runs.values(), self._runs.outputs)
-        return tuple(use for use in uses if use.role != "output"), list(producers.from_records(uses, digest))
-
     def _answer(
         self,
         *,
@@ -220,7 +209,7 @@ class _Search:
         runs = self._runs
         family = spec = summary = None
         if run is not None:
-            summary = self._producers.summary(run)
+            summary = summarize(run)
             edges = {*families.edges([*runs.runs.values(), summary]), *self._producers.resume_edges()}
             family = families.family(summary.id, runs.runs, edges)
             spec = specsearch.Specs(run.directory.parent, self._here, self._store).of(run.start)

@@ -16,8 +16,8 @@ from repro_env.compare.outputs.comparison import matches
 from repro_env.io.files import Found, open_regular, room, sha256_of, walk
 from repro_env.runs.records import annotation, records
 from repro_env.runs.records.annotation import Annotation
-from repro_env.runs.records.index import Index, Listing
 from repro_env.runs.records.records import Run
+from repro_env.runs.records.summary import Listing, summarize
 from repro_env.sandbox import streams
 from repro_env.sandbox.outputs import OUTSIDE, locate
 from repro_env.schema.errors import DiskError, RecordError, StoreError
@@ -48,18 +48,17 @@ def find_runs_directory(given: Path | None, start: Path) -> Path:
 
 
 def list_runs(runs: Path, tell: Tell) -> Listing:
-    """List the runs of a directory: from the index in the store, or from the records if the store cannot be used.
+    """List the runs of a directory.
 
     The store remembers the directory (`store.run_directories`). Raises `RecordError` if `runs` is not a directory.
     """
-    try:
-        store = Store.open()
-    except (StoreError, DiskError) as error:
-        tell.detail(f"note: the index of runs cannot be used, so every record was read: {error}")
-        return Index(None).listing(runs)
     if runs.is_dir():
-        store.run_directories.add(runs)
-    return Index(store.runs).listing(runs)
+        try:
+            Store.open().run_directories.add(runs)
+        except (StoreError, DiskError) as error:
+            tell.detail(f"note: the store does not remember this directory of runs, because it cannot be used: {error}")
+    readable, unreadable = records.listing(runs)
+    return Listing(tuple(summarize(run) for run in readable), tuple(unreadable))
 
 
 def finish_interrupted(run: Run, store: Store) -> None:

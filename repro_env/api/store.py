@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from repro_env.runs.records.index import Index
+from repro_env.runs.records import records
 from repro_env.schema.errors import ReproEnvError
 from repro_env.schema.progress import Tell
 from repro_env.store import garbage
@@ -72,23 +72,24 @@ def _sources(store: Store, tell: Tell) -> frozenset[str]:
 
     A missing runs directory may be on a disk that is not mounted, so its remembered runs count for a while.
     """
-    index = Index(store.runs)
     digests: set[str] = set()
     missing: list[str] = []
     for directory in store.run_directories.paths():
-        exists = directory.is_dir()
-        if not exists and store.run_directories.last_used(directory) < time.time() - AWAY:
-            missing.append(str(directory))
+        if not directory.is_dir():
+            if store.run_directories.last_used(directory) < time.time() - AWAY:
+                missing.append(str(directory))
+            else:
+                digests.update(store.run_directories.sources(directory))
             continue
         try:
-            listing = index.listing(directory) if exists else index.last_listing(directory)
+            readable, damaged = records.listing(directory)
         except (OSError, ReproEnvError) as error:
             tell.warn(f"note: these runs cannot be read, so their source code may be removed: {error}")
             continue
-        digests.update(digest.removeprefix("sha256:") for run in listing.runs for digest in run.source_trees)
-        for unreadable in listing.unreadable:
+        digests.update(digest for run in readable for digest in run.start.source.trees)
+        for unreadable in damaged:
             tell.warn(f"note: this run cannot be read, so its source code may be removed: {unreadable.why}")
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         tell.warn(f"note: the source code of runs in a missing directory may be removed: {missing[0]}{more}")
-    return frozenset(digests)
+    return frozenset(digest.removeprefix("sha256:") for digest in digests)

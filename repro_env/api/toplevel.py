@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from repro_env.api.runscompare import Compared
     from repro_env.api.show import Shown
     from repro_env.api.verify import Verified
-    from repro_env.runs.records.index import Listing
+    from repro_env.runs.records.summary import Listing
     from repro_env.schema.run import Ids, Mode, Ranks, RunnerName
     from repro_env.specs.argument import Opened
 

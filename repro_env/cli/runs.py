@@ -24,8 +24,8 @@ from repro_env.cli.ui.options import (
 from repro_env.schema.errors import ReproEnvError
 
 if TYPE_CHECKING:
-    from repro_env.runs.records.index import Summary
     from repro_env.runs.records.records import Run
+    from repro_env.runs.records.summary import Summary
 
 _By = Annotated[str, value("NAME", "Record this name as the author.")]
 _Tags = Annotated[

@@ -7,7 +7,6 @@ indented), for files that people read.
 from __future__ import annotations
 
 import hashlib
-import re
 import threading
 from typing import Any, TypeVar
 
@@ -51,8 +50,6 @@ def fits(text: object, into: Any) -> bool:
     return True
 
 
-_LONG_NUMBER = re.compile(rb"[\s:,\[-][0-9]{19}")
-"""Matches text that may contain a number that is too large to be encoded again."""
 _lock = threading.Lock()
 _decoders: dict[Any, Any] = {}
 
@@ -79,8 +76,7 @@ def decode(data: bytes, into: type[T], *, where: str) -> T:
         hint = "the file is damaged, was edited, or was written by another version of repro-env; restore it from a backup"
         raise SpecError(f"{problem}: {error}", where=where, hint=hint) from None
     try:
-        if _LONG_NUMBER.search(data):
-            msgspec.msgpack.encode(value)  # JSON accepts numbers of any size, MessagePack does not
+        msgspec.msgpack.encode(value)  # JSON accepts numbers of any size, MessagePack does not
     except OverflowError:
         hint = "the file was edited or damaged; restore it from a backup"
         raise SpecError("this file contains a number that needs more than 64 bits", where=where, hint=hint) from None

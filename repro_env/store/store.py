@@ -44,8 +44,6 @@ class Store:
         self.facts = FactCache(root / "facts")
         self.hashes = FileHashes(self.facts)
         self.run_directories = RunDirectories(root / "runs")
-        self.runs = root / "runs-index"
-        """An index of run records (`runs.records.index`)."""
 
     @staticmethod
     def open(root: Path | None = None) -> Store:

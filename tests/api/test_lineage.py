@@ -105,7 +105,7 @@ def test_a_copied_file_leads_to_its_run_from_anywhere(tmp_path: Path, store: Sto
         assert found.digest == f"sha256:{sha256_hex('weights')}"
 
 
-def test_the_run_of_a_file_in_a_run_directory_is_found_without_the_index(tmp_path: Path, store: Store) -> None:
+def test_the_run_of_a_file_in_a_run_directory_is_found_and_the_directory_remembered(tmp_path: Path, store: Store) -> None:
     run = made(tmp_path / "runs", 1, {"w.pt": "weights"})
     assert producers(ask(run.files / "w.pt", store)) == ("00000001 output",)
     assert store.run_directories.paths() == [tmp_path / "runs"], "the directory is remembered"
@@ -157,18 +157,6 @@ def test_a_file_that_was_changed_in_its_run_is_not_its_output(tmp_path: Path, st
     assert sha256_hex("weights") in changed.notes[0]
     assert not new.known
     assert "it was added after the run" in new.notes[0]
-
-
-def test_a_wrong_index_does_not_change_the_answer(tmp_path: Path, store: Store) -> None:
-    """The record decides which files a run wrote, and the answer "unknown" is never given from the index alone."""
-    run = made(tmp_path / "runs", 1, {"w.pt": "weights"})
-    for name in ("start.json", "end.json"):
-        os.utime(run.directory / name, (1, 1))
-    for text, known in (("weights", True), ("wrong", False)):
-        ask(run.short, store, runs=tmp_path / "runs")
-        (file,) = store.runs.iterdir()
-        file.write_bytes(file.read_bytes().replace(bytes.fromhex(sha256_hex("weights")), bytes.fromhex(sha256_hex("wrong"))))
-        assert ask(sha256_hex(text), store, runs=tmp_path / "runs").known is known
 
 
 def test_the_manifest_of_a_checkpoint_outside_the_run_names_the_run(tmp_path: Path, store: Store) -> None:

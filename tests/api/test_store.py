@@ -14,7 +14,6 @@ import pytest
 from repro_env.api import store as story
 from repro_env.api.rebuild import rebuild
 from repro_env.runs.records import ids, records
-from repro_env.runs.records.index import Index
 from repro_env.schema.progress import Silent
 from repro_env.schema.spec import Spec
 from repro_env.store.store import Store
@@ -127,10 +126,9 @@ def test_the_source_of_a_recorded_run_stays(tmp_path: Path, store: Store, limit:
         source = msgspec.structs.replace(record.source, digest=trees[name])
         recording.start(msgspec.structs.replace(record, source=source))
         recording.close()
-        store.run_directories.add(recording.directory.parent)
+        store.run_directories.add(recording.directory.parent, source.trees)
         directories[name] = recording.directory
     for name in ("away", "gone"):
-        Index(store.runs).listing(tmp_path / name / "runs")
         (tmp_path / name).rename(tmp_path / f"no {name}")
     note = store.root / "runs" / hashlib.sha256(os.fsencode(tmp_path / "gone" / "runs")).hexdigest()
     os.utime(note, (time.time() - 200 * 86400,) * 2, follow_symlinks=False)

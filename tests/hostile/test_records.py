@@ -602,28 +602,6 @@ def test_links_and_pipes_named_latest_or_specs_are_not_followed(runs: Path, outs
     assert not messages.wrong, messages.wrong
 
 
-@pytest.mark.parametrize("kind", ["pipe", "link", "directory", "garbage", "device"])
-def test_a_bad_run_index_is_ignored(runs: Path, outside: Path, kind: str) -> None:
-    honest(runs, 1)
-    messages = Said()
-    messages.call("first", "runs", "list", "--runs", str(runs))
-    before = state(outside)
-    (place,) = Store.open().runs.iterdir()
-    gone(place)
-    name = place.name
-    makers = {
-        "pipe": pipe(name),
-        "directory": directory(name),
-        "device": device(name),
-        "garbage": holding(name, b"\xdd\xff\xff\xff\xff" * 100),
-        "link": link(name, "{outside}/secret.txt"),
-    }
-    makers[kind](place.parent, outside)
-    assert f"{1:08x}" in messages.call(kind, "runs", "list", "--runs", str(runs))
-    assert state(outside) == before
-    assert not messages.wrong, messages.wrong
-
-
 def test_verify_refuses_data_without_a_digest(runs: Path, outside: Path) -> None:
     """Anything of this machine could be named there, and the run of a stranger would be shown it."""
     run = records.read(honest(runs, 1))

@@ -42,3 +42,15 @@ def test_the_last_use_is_recorded(tmp_path: Path) -> None:
     assert directories.last_used(tmp_path) == 1
     directories.add(tmp_path)
     assert directories.last_used(tmp_path) > 1
+
+
+def test_the_source_trees_of_the_runs_in_a_directory_are_remembered(tmp_path: Path) -> None:
+    root = tmp_path / "store" / "runs"
+    root.mkdir(parents=True)
+    directories = RunDirectories(root)
+    assert directories.sources(tmp_path / "a") == []
+    for sources in (("sha256:1", "sha256:2"), (), ("sha256:3",)):
+        directories.add(tmp_path / "a", sources)
+    assert directories.sources(tmp_path / "a") == ["sha256:1", "sha256:2", "sha256:3"]
+    assert directories.sources(tmp_path / "b") == []
+    assert directories.paths() == [tmp_path / "a"]

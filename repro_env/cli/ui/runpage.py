@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from repro_env.cli.ui import messages
 from repro_env.runs.records import annotation, ids
 from repro_env.runs.records.annotation import Annotation
-from repro_env.runs.records.index import Summary, describe_ending
 from repro_env.runs.records.notes import MORE_VALUES
 from repro_env.runs.records.records import Run
+from repro_env.runs.records.summary import Summary, describe_ending
 from repro_env.runs.records.verdicts import Last
 from repro_env.schema.run import Count, End, Metric, Number, Parent, Rank, Seeded
 from repro_env.store.specs import archive

@@ -31,7 +31,6 @@ from repro_env.io.files import may_exist
 from repro_env.runs.lineage.parents import run_containing
 from repro_env.runs.records import annotation, checkpointstate, end, ids, records
 from repro_env.runs.records.checkpointstate import Listing, written_files
-from repro_env.runs.records.index import Index
 from repro_env.runs.records.records import Run, Unreadable
 from repro_env.runs.retention import parents
 from repro_env.runs.start.sourcedirectory import source_directory
@@ -120,7 +119,7 @@ class Auditor:
         directories: dict[str, Path] = {}
         for runs in self._store.run_directories.paths():
             with contextlib.suppress(ReproEnvError):
-                directories |= {run.id: Path(run.directory) for run in Index(self._store.runs).listing(runs).runs}
+                directories |= {run.start.id: run.directory for run in records.listing(runs)[0]}
         return directories
 
     def _check_checkpoints(self, source: str) -> Iterator[Finding]:

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from repro_env.runs.records.index import Summary
+from repro_env.runs.lineage.knownruns import Written
+from repro_env.runs.records.summary import Summary
 
 EMPTY = f"sha256:{hashlib.sha256().hexdigest()}"
 """The digest of an empty file, which says nothing about its origin."""
 _MAX_RELATIVES = 5_000
 """The largest number of relatives in one direction."""
-_DIGEST_SIZE = 32
 
 
 class Edge(msgspec.Struct, frozen=True, order=True):
@@ -57,10 +57,9 @@ class Use(msgspec.Struct, frozen=True):
 
     run: Summary
     role: str
-    """`output`, `data`, `recipe`, `source`, `spec`, `image` or `record`."""
+    """`output` or `checkpoints` if the run wrote it; otherwise `data`, `recipe`, `source`, `spec`, `image` or `record`."""
     path: str
     digest: str
-    """Empty for an output, like `path`: only the record has them."""
 
 
 def edges(runs: Iterable[Summary]) -> set[Edge]:
@@ -71,18 +70,6 @@ def edges(runs: Iterable[Summary]) -> set[Edge]:
         for parent in child.parents
         if parent.id and parent.id != child.id
     }
-
-
-def producers(wanted: set[bytes], runs: Mapping[str, Summary], outputs: Mapping[str, bytes]) -> dict[bytes, list[str]]:
-    """Map the digest of each wanted file to the ids of the runs that have it among their outputs."""
-    found: dict[bytes, list[str]] = {}
-    if wanted:
-        for run in runs.values():
-            digests = outputs.get(run.directory, b"")
-            offsets = range(0, len(digests), _DIGEST_SIZE)
-            for digest in wanted.intersection(digests[offset : offset + _DIGEST_SIZE] for offset in offsets):
-                found.setdefault(digest, []).append(run.id)
-    return found
 
 
 def family(run_id: str, runs: Mapping[str, Summary], links: Iterable[Edge]) -> Family:
@@ -126,23 +113,20 @@ def _changed(edges: Sequence[Edge], runs: Mapping[str, Summary]) -> bool:
     return any(edge.record and edge.parent in runs and runs[edge.parent].end != edge.record for edge in edges)
 
 
-def uses(digest: str, runs: Iterable[Summary], outputs: Mapping[str, bytes]) -> tuple[Use, ...]:
+def uses(digest: str, runs: Iterable[Summary], written: Mapping[str, Sequence[Written]]) -> tuple[Use, ...]:
     """Return every use of a digest in the records of runs, the oldest run first.
 
-    `digest`: `sha256:` and the first or all hex digits. An output that is returned for an incomplete digest may be wrong:
-    the caller must check the record.
+    `digest`: `sha256:` and the first or all hex digits. `written`: as in `AllRuns`.
     """
     prefix = digest.removeprefix("sha256:")
-    whole_bytes = bytes.fromhex(prefix[: len(prefix) // 2 * 2])
     found: list[Use] = []
     for run in sorted(runs, key=lambda run: run.id):
-        inputs: tuple[tuple[str, str, str], ...] = ()
+        files: list[tuple[str, str, str]] = []
         if digest != EMPTY:
-            if whole_bytes in outputs.get(run.directory, b""):
-                found.append(Use(run, "output", "", ""))
-            inputs = tuple((datum.role, datum.digest, datum.path) for datum in run.data)
+            files += [(file.how, file.sha256, file.path) for file in written.get(run.id, ())]
+            files += [(datum.role, datum.digest, datum.path) for datum in run.data]
         candidates = (
-            *inputs,
+            *files,
             ("source", run.source, run.source_path),
             ("spec", run.spec, ""),
             ("spec", run.spec_file, ""),
@@ -150,5 +134,5 @@ def uses(digest: str, runs: Iterable[Summary], outputs: Mapping[str, bytes]) -> 
             ("record", run.start, f"{run.directory}/start.json"),
             ("record", run.end, f"{run.directory}/end.json"),
         )
-        found += [Use(run, role, path, value) for role, value, path in candidates if value and value.startswith(prefix, 7)]
+        found += [Use(run, role, path, value) for role, value, path in candidates if value.startswith(prefix, 7)]
     return tuple(found)

@@ -5,20 +5,33 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
-from repro_env.runs.records.index import Index, Summary
-from repro_env.runs.records.records import Unreadable
+from repro_env.runs.records import records
+from repro_env.runs.records.checkpointstate import written_files
+from repro_env.runs.records.records import Run, Unreadable
+from repro_env.runs.records.summary import Summary, summarize
 from repro_env.schema.errors import ReproEnvError
 from repro_env.store.store import Store
+
+
+class Written(msgspec.Struct, frozen=True):
+    """A file that a run wrote."""
+
+    how: Literal["output", "checkpoints"]
+    """`output`: the record of the run has it. `checkpoints`: it was written to a checkpoint directory of the run while it ran."""
+    path: str
+    """The path of the output, or the path of the checkpoint inside the run."""
+    sha256: str
 
 
 class AllRuns(msgspec.Struct, frozen=True):
     runs: Mapping[str, Summary] = {}
     """By ID. If several directories hold a run, the first of them."""
-    outputs: Mapping[str, bytes] = {}
-    """As `Listing.outputs`."""
+    written: Mapping[str, tuple[Written, ...]] = {}
+    """The ID of a run -> the files that it wrote."""
     looked: tuple[Path, ...] = ()
     """Runs directories that were read."""
     missing: tuple[Path, ...] = ()
@@ -45,18 +58,17 @@ class AllRuns(msgspec.Struct, frozen=True):
         return str(self.looked[0]) if len(self.looked) == 1 else f"{self.looked[0]} and {len(self.looked) - 1} more"
 
 
-def read_all_runs(first: Sequence[Path], store: Store, *, reread: bool = False) -> AllRuns:
+def read_all_runs(first: Sequence[Path], store: Store) -> AllRuns:
     """Read every runs directory: those of `first` that exist, then those that the store remembers.
 
-    The store remembers `first` from then on. `reread`: read every record, and not the index.
+    The store remembers `first` from then on.
     """
     near = [directory for directory in first if directory.is_dir()]
     for directory in near:
         store.run_directories.add(directory)
     directories = dict.fromkeys([*(Path(os.path.realpath(directory)) for directory in near), *store.run_directories.paths()])
-    index = Index(store.runs)
     runs: dict[str, Summary] = {}
-    outputs: dict[str, bytes] = {}
+    written: dict[str, tuple[Written, ...]] = {}
     looked: list[Path] = []
     missing: list[Path] = []
     unreadable: list[Unreadable] = []
@@ -66,13 +78,20 @@ def read_all_runs(first: Sequence[Path], store: Store, *, reread: bool = False) 
             missing.append(directory)
             continue
         try:
-            listing = index.listing(directory, outputs=True, refresh=reread)
+            readable, damaged = records.listing(directory)
         except (ReproEnvError, OSError) as error:
             failures.append(error)
             continue
         looked.append(directory)
-        for run in listing.runs:
-            runs.setdefault(run.id, run)
-        outputs.update(listing.outputs)
-        unreadable += listing.unreadable
-    return AllRuns(runs, outputs, tuple(looked), tuple(missing), tuple(unreadable), tuple(failures))
+        for run in readable:
+            if run.start.id not in runs:
+                runs[run.start.id] = summarize(run)
+                written[run.start.id] = files_written_by(run)
+        unreadable += damaged
+    return AllRuns(runs, written, tuple(looked), tuple(missing), tuple(unreadable), tuple(failures))
+
+
+def files_written_by(run: Run) -> tuple[Written, ...]:
+    """Return the outputs of a run, then its checkpoints."""
+    outputs = [Written("output", output.path, output.sha256) for output in (run.end.outputs if run.end is not None else ())]
+    return (*outputs, *(Written("checkpoints", file.shown, file.sha256) for file in written_files(run)))

@@ -5,19 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import msgspec
 
+from repro_env.runs.lineage.families import EMPTY
+from repro_env.runs.lineage.knownruns import AllRuns
 from repro_env.runs.records import ids, records
 from repro_env.runs.records.notes import Resumed
+from repro_env.runs.records.records import Run
 from repro_env.sandbox import outputs
 from repro_env.schema import redact
 from repro_env.schema.errors import RecordError, ReproEnvError
 from repro_env.schema.run import DataFact, Mount, Parent
-
-if TYPE_CHECKING:
-    from repro_env.runs.records.index import Summary
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
@@ -45,32 +45,29 @@ def from_mounts(mounts: Iterable[Mount]) -> tuple[Parent, ...]:
     return _unique(parents)
 
 
-def from_copies(
-    mount: DataFact, files: Mapping[str, str], runs: Mapping[str, Summary], outputs: Mapping[str, bytes]
-) -> tuple[Parent, ...]:
+def from_copies(mount: DataFact, files: Mapping[str, str], known: AllRuns) -> tuple[Parent, ...]:
     """Return the runs with outputs of which mounted data has copies.
 
     A parent has the path and digest of the file if there is only one: it is not known which of several files the run read.
     If several runs have the same output, the first one counts. A run with the same mount only copied the file and is not
     a parent.
 
-    `files`: path below the mount -> sha256 in hex. `runs`, `outputs`: as in `runs.lineage.families`.
+    `files`: path below the mount -> sha256 in hex.
     """
-    from repro_env.runs.lineage import families
-
-    wanted = {bytes.fromhex(sha256) for sha256 in files.values() if f"sha256:{sha256}" != families.EMPTY}
-    users = {run.id for run in runs.values() if any(datum.digest == mount.digest for datum in run.data)}
-    producers = families.producers(wanted, {id_: run for id_, run in runs.items() if id_ not in users}, outputs)
+    producers: dict[str, str] = {}
+    for run_id in sorted(known.runs):
+        if not any(datum.digest == mount.digest for datum in known.runs[run_id].data):
+            for file in known.written.get(run_id, ()):
+                producers.setdefault(file.sha256, run_id)
     parents: dict[str, Parent] = {}
-    for path, sha256 in sorted(files.items()):
-        ids_ = producers.get(bytes.fromhex(sha256))
-        if not ids_:
+    for path, hex_digest in sorted(files.items()):
+        sha256 = f"sha256:{hex_digest}"
+        run_id = producers.get(sha256, "")
+        if not run_id or sha256 == EMPTY:
             continue
-        parent = Parent(
-            id=min(ids_), record=runs[min(ids_)].end or None, how="data", path=redact.line(path), sha256=f"sha256:{sha256}"
-        )
-        if parents.setdefault(parent.id, parent).sha256 != parent.sha256:
-            parents[parent.id] = msgspec.structs.replace(parent, path="", sha256=None)
+        parent = Parent(id=run_id, record=known.runs[run_id].end or None, how="data", path=redact.line(path), sha256=sha256)
+        if parents.setdefault(run_id, parent).sha256 != sha256:
+            parents[run_id] = msgspec.structs.replace(parent, path="", sha256=None)
     return tuple(parents.values())
 
 
@@ -84,11 +81,11 @@ def from_checkpoints(checkpoints: Iterable[Resumed], runs: Sequence[Path], run_i
         if checkpoint.run == run_id:
             continue
         matches = (_find_by_id(runs_directory, checkpoint.run) for runs_directory in runs) if checkpoint.run else ()
-        directory = next(filter(None, matches), None)
+        run = next(filter(None, matches), None)
         parents.append(
             Parent(
                 id=checkpoint.run,
-                record=None if directory is None else end_digest(directory),
+                record=None if run is None else run.end_digest or None,
                 how="resumed",
                 path=checkpoint.path,
                 sha256=f"sha256:{checkpoint.sha256}" if _DIGEST.fullmatch(checkpoint.sha256) else None,
@@ -123,17 +120,13 @@ def run_containing(path: Path) -> Path | None:
     return None
 
 
-def end_digest(directory: Path) -> str | None:
-    """Return the `sha256:<hex>` of the `end.json` of a run; None if it cannot be read."""
-    return records.digest(directory / "end.json") or None
-
-
 def _parent(directory: Path, how: Literal["named", "data", "checkpoints"], path: str = "") -> Parent:
-    return Parent(id=records.read(directory).start.id, record=end_digest(directory), how=how, path=path)
+    run = records.read(directory)
+    return Parent(id=run.start.id, record=run.end_digest or None, how=how, path=path)
 
 
-def _find_by_id(runs: Path, id_: str) -> Path | None:
-    """Return the directory of the run with this complete id."""
+def _find_by_id(runs: Path, id_: str) -> Run | None:
+    """Return the run with this complete id."""
     try:
         directories = records.directories(runs)
     except ReproEnvError:
@@ -141,10 +134,11 @@ def _find_by_id(runs: Path, id_: str) -> Path | None:
     for directory in directories:
         if directory.name.endswith(f"-{ids.short(id_)}"):
             try:
-                if records.read(directory).start.id == id_:
-                    return directory
+                run = records.read(directory)
             except ReproEnvError:
                 continue
+            if run.start.id == id_:
+                return run
     return None
 
 

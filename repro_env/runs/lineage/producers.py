@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
@@ -16,44 +16,41 @@ from repro_env.runs.lineage import families
 from repro_env.runs.lineage.families import Edge, Use
 from repro_env.runs.lineage.knownruns import AllRuns
 from repro_env.runs.lineage.parents import run_containing
-from repro_env.runs.records import checkpointmanifest, index, records
-from repro_env.runs.records.checkpointstate import written_files
-from repro_env.runs.records.index import Summary
-from repro_env.runs.records.records import Run
+from repro_env.runs.records import checkpointmanifest, records
+from repro_env.runs.records.summary import Summary, summarize
 from repro_env.sandbox import outputs
 from repro_env.schema.errors import ReproEnvError, UsageError
 
-_EVIDENCE = ("output", "checkpoints", "manifest")
-"""The kinds of evidence that a run wrote a file, the strongest first."""
+Evidence = Literal["output", "checkpoints", "manifest"]
+"""Why a run is said to have written a file, the strongest evidence first. `output`: the record of the run has the file.
+`checkpoints`: it was written to a checkpoint directory of the run while it ran. `manifest`: the manifest of a checkpoint
+names the run, and the run is known."""
+WRITTEN: Mapping[str, Evidence] = {"output": "output", "checkpoints": "checkpoints"}
+"""The roles of `Use` which mean that the run wrote the file."""
 
 
 class Origin(msgspec.Struct, frozen=True):
     """A run that wrote the bytes."""
 
     run: Summary
-    how: Literal["output", "checkpoints", "manifest"]
-    """`output`: an output in the record of the run has them. `checkpoints`: they were written to a checkpoint directory of the
-    run while it ran. `manifest`: the manifest of a checkpoint names the run, and the run is known."""
+    how: Evidence
     paths: tuple[str, ...]
     """The paths of the outputs; the paths inside the run of the checkpoints; the paths of the manifests."""
     digest: str
 
 
-def from_records(uses: Sequence[Use], digest: str) -> Iterator[Origin]:
-    """Read the records of the runs in `uses` and yield those with an output of this digest. Unreadable records are skipped."""
+def from_uses(uses: Sequence[Use]) -> list[Origin]:
+    """Return the runs that wrote a file with the digest, according to `families.uses`."""
+    groups: dict[tuple[str, str], list[Use]] = {}
     for use in uses:
-        if use.role != "output":
-            continue
-        try:
-            run = records.read(Path(use.run.directory))
-        except ReproEnvError:
-            continue
-        written = [(output.path, output.sha256) for output in (run.end.outputs if run.end is not None else ())]
-        checkpoints = [(file.shown, file.sha256) for file in written_files(run)]
-        for match in sorted({sha256 for _, sha256 in (*written, *checkpoints) if sha256.startswith(digest)}):
-            output_paths = tuple(path for path, sha256 in written if sha256 == match)
-            checkpoint_paths = tuple(path for path, sha256 in checkpoints if sha256 == match)
-            yield Origin(use.run, "output" if output_paths else "checkpoints", output_paths or checkpoint_paths, match)
+        if use.role in WRITTEN:
+            groups.setdefault((use.run.id, use.digest), []).append(use)
+    return [
+        Origin(
+            first.run, WRITTEN[first.role], tuple(use.path for use in (first, *others) if use.role == first.role), first.digest
+        )
+        for first, *others in groups.values()
+    ]
 
 
 def from_manifests(
@@ -88,7 +85,7 @@ def check_unambiguous(word: str, origins: Sequence[Origin], uses: Sequence[Use])
 
 def sort(origins: Iterable[Origin]) -> list[Origin]:
     """Sort origins by the strength of the evidence, then by the age of the run, the oldest first."""
-    return sorted(origins, key=lambda origin: (_EVIDENCE.index(origin.how), origin.run.id))
+    return sorted(origins, key=lambda origin: (get_args(Evidence).index(origin.how), origin.run.id))
 
 
 def choose(origins: Sequence[Origin], container: Origin | None, claim: checkpointmanifest.File | None) -> Origin | None:
@@ -128,17 +125,12 @@ class Producers:
         name = outputs.name_of(run.directory, path)
         recorded = next((output.sha256 for output in run.end.outputs if output.path == name), None)
         if recorded == digest:
-            return Origin(self.summary(run), "output", (name,), digest)
+            return Origin(summarize(run), "output", (name,), digest)
         if recorded is None:
             self._notes.append(f"{where}, but the record does not have it: it was added after the run")
         else:
             self._notes.append(f"{where}, but the record has the digest {recorded}: the file changed after the run")
         return None
-
-    def summary(self, run: Run) -> Summary:
-        """Return the summary of a run, from memory if it was read from the same directory."""
-        summary = self._runs.runs.get(run.start.id)
-        return summary if summary is not None and summary.directory == str(run.directory) else index.summarize(run)
 
     def claim(self, path: Path, digest: str) -> checkpointmanifest.File | None:
         """Return the manifest next to a file, if the manifest has the file's digest."""

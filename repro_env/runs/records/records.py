@@ -59,6 +59,10 @@ class Run(msgspec.Struct, frozen=True):
     start: Start
     end: End | None
     state: State
+    start_digest: str = ""
+    """The sha256 of `start.json`."""
+    end_digest: str = ""
+    """The sha256 of `end.json`; empty if there is none."""
 
     @property
     def short(self) -> str:
@@ -73,7 +77,7 @@ class Run(msgspec.Struct, frozen=True):
         """Whether `start.json` still has the sha256 in `end.json`; None if `end.json` does not have it."""
         if self.end is None or self.end.start is None:
             return None
-        return self.end.start == digest(self.directory / "start.json")
+        return self.end.start == self.start_digest
 
 
 class Unreadable(msgspec.Struct, frozen=True):
@@ -96,7 +100,7 @@ class Recording:
         """Write `start.json` and point `latest` to this run."""
         data = codec.pretty(start)
         write_once(self.directory / "start.json", data)
-        self.start_digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
+        self.start_digest = _digest(data)
         point_latest(self.directory)
 
     def finish(self, end: End) -> None:
@@ -267,27 +271,34 @@ def read(directory: Path) -> Run:
     # Checked first: a run writes end.json before it releases its lock, so a run that ends now is not read as interrupted.
     state: State = "running" if is_running(directory) else "interrupted"
     try:
-        data = read_regular(end_path, LARGEST)
+        end_data = read_regular(end_path, LARGEST)
     except FileNotFoundError:
-        return Run(directory, start, None, state)
+        return Run(directory, start, None, state, _digest(data))
     except OSError as error:
         raise _unreadable(error, end_path) from None
-    return Run(directory, start, _decode(data, End, "repro-env/run-end", end_path), "done")
+    end = _decode(end_data, End, "repro-env/run-end", end_path)
+    return Run(directory, start, end, "done", _digest(data), _digest(end_data))
 
 
 def digest(path: Path) -> str:
     """Return the `sha256:<hex>` of a record file; empty if it cannot be read."""
     try:
-        return f"sha256:{hashlib.sha256(read_regular(path, LARGEST)).hexdigest()}"
+        return _digest(read_regular(path, LARGEST))
     except OSError:
         return ""
 
 
+def _digest(data: bytes) -> str:
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
 def _check_directories(directory: Path) -> None:
     """Raise `OSError` if the directory of the run, or a directory in it, is a symlink or a file."""
-    for path in (directory, *(directory / name for name in _DIRECTORIES)):
-        if os.path.lexists(path):
-            expect(path.lstat().st_mode, stat.S_IFDIR, str(path))
+    expect(directory.lstat().st_mode, stat.S_IFDIR, str(directory))
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.name in _DIRECTORIES:
+                expect(entry.stat(follow_symlinks=False).st_mode, stat.S_IFDIR, entry.path)
 
 
 def _unreadable(error: OSError, path: Path) -> RecordError:

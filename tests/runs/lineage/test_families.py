@@ -7,16 +7,13 @@ import pytest
 
 from repro_env.runs.lineage import families
 from repro_env.runs.lineage.families import EMPTY
-from repro_env.runs.records.index import Datum, Summary
+from repro_env.runs.lineage.knownruns import Written
+from repro_env.runs.records.summary import Datum, Summary
 from repro_env.schema.run import Parent
 
 
 def digest(word: object) -> str:
     return f"sha256:{hashlib.sha256(str(word).encode()).hexdigest()}"
-
-
-def raw(*words: object) -> bytes:
-    return b"".join(bytes.fromhex(digest(word)[7:]) for word in words)
 
 
 def run(
@@ -31,7 +28,6 @@ def run(
         spec=digest("spec"),
         image=digest("image"),
         source=digest("source"),
-        source_trees=(digest("source"),),
         source_path="/p",
         seed=0,
         data=tuple(Datum(of, f"/data/{digest[7:12]}", digest) for digest in data),
@@ -112,13 +108,13 @@ def test_a_large_family_is_truncated(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_digest_is_found_in_every_role() -> None:
     runs = [run(2, data=(digest("set"),), of="recipe"), run(1, data=(digest("set"),))]
-    outputs = {"/runs/1": raw("log", "w")}
+    written = {"1": (Written("output", "log.txt", digest("log")), Written("output", "w.pt", digest("w")))}
 
     def roles(word: str) -> list[tuple[str, str, str]]:
-        return [(use.run.id, use.role, use.path) for use in families.uses(word, runs, outputs)]
+        return [(use.run.id, use.role, use.path) for use in families.uses(word, runs, written)]
 
-    assert roles(digest("w")) == [("1", "output", "")]
-    assert roles(digest("w")[:15]) == [("1", "output", "")]
+    assert roles(digest("w")) == [("1", "output", "w.pt")]
+    assert roles(digest("w")[:15]) == [("1", "output", "w.pt")]
     assert roles(digest("set")) == [
         ("1", "data", f"/data/{digest('set')[7:12]}"),
         ("2", "recipe", f"/data/{digest('set')[7:12]}"),
@@ -130,7 +126,7 @@ def test_a_digest_is_found_in_every_role() -> None:
 
 
 def test_an_empty_file_has_no_uses() -> None:
-    assert families.uses(EMPTY, [run(1, data=(EMPTY,))], {"/runs/1": bytes.fromhex(EMPTY[7:])}) == ()
+    assert families.uses(EMPTY, [run(1, data=(EMPTY,))], {"1": (Written("output", "log.txt", EMPTY),)}) == ()
 
 
 def test_the_digest_of_a_spec_file_finds_its_runs() -> None:

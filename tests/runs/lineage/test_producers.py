@@ -24,6 +24,26 @@ def make_origin(number: int, how: Any = "output", digest: str = "sha256:ab") -> 
     return Origin(run(number), how, ("w",), digest)
 
 
+def test_a_run_that_wrote_a_file_names_its_paths() -> None:
+    def use(number: int, role: str, path: str, digest: str = "sha256:ab") -> Use:
+        return Use(run(number), role, path, digest)
+
+    found = producers.from_uses(
+        [
+            *(use(1, "output", path) for path in ("a.pt", "b.pt")),
+            use(1, "checkpoints", "/c/a.pt"),
+            use(2, "data", "/d"),
+            use(2, "checkpoints", "/c/b.pt"),
+            use(2, "checkpoints", "/c/c.pt", "sha256:abc"),
+        ]
+    )
+    assert [(origin.run.id, origin.how, origin.paths, origin.digest) for origin in found] == [
+        ("1", "output", ("a.pt", "b.pt"), "sha256:ab"),
+        ("2", "checkpoints", ("/c/b.pt",), "sha256:ab"),
+        ("2", "checkpoints", ("/c/c.pt",), "sha256:abc"),
+    ]
+
+
 def test_manifests_name_each_known_run_once(tmp_path: Path) -> None:
     files = [manifest_file(tmp_path / name, run=run_id) for name, run_id in (("a", "1"), ("b", "1"), ("c", "9"))]
     (found,) = producers.from_manifests(files, f"sha256:{HEX[:9]}", known(run(1), run(2)), ())
