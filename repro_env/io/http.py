@@ -10,6 +10,7 @@ import contextlib
 import functools
 import io
 import re
+import threading
 import time
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
@@ -21,8 +22,8 @@ from repro_env.schema import redact
 from repro_env.schema.errors import NetworkError
 
 LATER = "try again; if the problem persists, contact the operator of that server"
-TRIES = 3
-"""Number of tries if a transfer is cut off."""
+TRIES = 5
+"""Number of tries for a request that can be repeated, and for a transfer that is cut off."""
 PATIENCE = 30.0
 """Seconds of waiting that are always allowed for a response, after its first byte."""
 MIN_RATE = 1000
@@ -92,7 +93,64 @@ class Answer:
         self._response.close()
 
 
-# --- ranges of a remote file
+class Sessions:
+    """Sessions of `requests` or pip by name. Each thread has its own, because they are not safe to share."""
+
+    def __init__(self, make: Callable[[str], Any]) -> None:
+        self._make = make
+        self._local = threading.local()
+        self._all: list[Any] = []
+
+    def get(self, name: str) -> Any:
+        """Return the session of this thread, which is made if necessary."""
+        own: dict[str, Any] = self._local.__dict__
+        if name not in own:
+            own[name] = self._make(name)
+            self._all.append(own[name])
+        return own[name]
+
+    def close(self) -> None:
+        """Close the connections of all threads; the next request opens new ones."""
+        for session in self._all:
+            session.close()
+
+
+# --- complete files and ranges of a remote file
+
+Get = Callable[[dict[str, str]], AbstractContextManager[Answer]]
+"""Sends a GET request with these headers."""
+
+
+def _continue(_: int) -> None:
+    pass
+
+
+def download(get: Get, where: str, size: int = -1, pause: Callable[[int], None] = _continue) -> Iterator[bytes]:
+    """Yield the bytes of a file. A transfer that was cut off is resumed as often as each try makes progress.
+
+    Only the length is checked. `get` answers with status 200 or 206. `size`: the expected size, or -1 for that of the first
+    answer. `pause` is called with the number of failures before a request is repeated.
+    """
+    done = failures = 0
+    while size < 0 or done < size:
+        start = done
+        with get({"Range": f"bytes={done}-"} if done else {}) as answer:
+            if answer.status == 206 and (answer.range[0] != done or size not in (-1, answer.range[1])):
+                raise NetworkError("the server sent a different part of the file than the requested one", where=where, hint=LATER)
+            skip = done if answer.status == 200 else 0
+            size = answer.length if size < 0 else size
+            for chunk in answer.chunks():
+                if part := chunk[skip:]:
+                    done += len(part)
+                    yield part
+                skip = max(0, skip - len(chunk))
+        if size < 0:
+            return  # the server did not send the length
+        failures = 0 if done - start >= CHUNK else failures + 1
+        if failures == TRIES:
+            raise cut_error(where)
+        if done < size:
+            pause(failures)
 
 
 class RangesRefusedError(Exception):
@@ -102,11 +160,11 @@ class RangesRefusedError(Exception):
 class RangeFile(io.RawIOBase):
     """A seekable remote file that fetches what is read. Fetched parts stay in memory until it is closed."""
 
-    def __init__(self, get: Callable[[dict[str, str]], AbstractContextManager[Answer]], url: str) -> None:
-        """`get` sends a request with these headers. Raises `RangesRefusedError`."""
+    def __init__(self, get: Get, where: str) -> None:
+        """Raises `RangesRefusedError`."""
         super().__init__()
         self._get = get
-        self._url = url
+        self._where = where
         self._parts: dict[int, bytes] = {}
         self._position = 0
         start, self._size, part = self._fetch(f"-{_STEP}", _STEP)
@@ -167,7 +225,7 @@ class RangeFile(io.RawIOBase):
                 part = answer.read(most)
             if part is not None:
                 return start, size, part
-        raise cut_error(self._url)
+        raise cut_error(self._where)
 
 
 # --- a minimum transfer rate: a time limit on single reads does not stop a server that sends a byte now and then
@@ -342,6 +400,6 @@ def class_names(error: BaseException) -> set[str]:
     return {kind.__name__ for cause in chain(error) for kind in type(cause).__mro__}
 
 
-def cut_error(url: str) -> NetworkError:
+def cut_error(where: str) -> NetworkError:
     """Return the error for a transfer that was cut off on every try."""
-    return NetworkError("the server broke off every transfer before the end", where=redact.url(url), hint=LATER)
+    return NetworkError("the server broke off every transfer before the end", where=where, hint=LATER)

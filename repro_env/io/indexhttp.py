@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-import time
 import urllib.parse
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any, BinaryIO, cast
 import msgspec
 
 from repro_env.io.files import chunks_of, open_regular, read_regular
-from repro_env.io.http import LATER, TRIES, Answer, RangeFile, chain, cut_error, network_error
+from repro_env.io.http import LATER, TRIES, Answer, RangeFile, Sessions, chain, cut_error, download, network_error
 from repro_env.io.pip import build, configured, default_index
 from repro_env.schema import redact
 from repro_env.schema.errors import NetworkError
@@ -68,8 +67,7 @@ class Session:
         """`prefix`: the environment whose `pip.conf` applies. `sources`: additional indexes and find-links."""
         self._prefix = prefix
         self.sources = sources
-        self._local = threading.local()
-        self._sessions: list[Any] = []
+        self._sessions = Sessions(lambda name: build(*self._pip(), plain=name == "plain", indexes=self.sources.indexes))
         self._lock = threading.Lock()
         self._pip_options: tuple[Any, Any] | None = None
 
@@ -109,7 +107,7 @@ class Session:
                 body = answer.read(MAX_PAGE)
                 if body is not None:
                     return Page(200, answer.url, answer.content_type, body)
-        raise cut_error(url)
+        raise cut_error(redact.url(url))
 
     def open_range(self, url: str) -> BinaryIO:
         """Open a seekable remote file that fetches only the parts that are read.
@@ -120,7 +118,9 @@ class Session:
         if path is not None:
             with _local_errors(path):
                 return os.fdopen(open_regular(path.resolve()), "rb")
-        return cast("BinaryIO", RangeFile(lambda headers: self._open(url, headers, expected=(200, 206, 416), plain=True), url))
+        return cast(
+            "BinaryIO", RangeFile(lambda headers: self._open(url, headers, expected=(200, 206, 416), plain=True), redact.url(url))
+        )
 
     def download(self, url: str) -> Iterator[bytes]:
         """Yield the bytes of a file. A transfer that was cut off is resumed. Only the length is checked."""
@@ -129,29 +129,14 @@ class Session:
             with _local_errors(path):
                 yield from chunks_of(path.resolve())
             return
-        done, total = 0, -1
-        for attempt in range(TRIES + 1):
-            headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={done}-"} if done else {})
-            with self._open(url, headers, expected=(200, 206) if done else (200,), plain=attempt > 0) as answer:
-                skip = done if answer.status == 200 else 0
-                if answer.status == 206 and answer.range[0] != done:
-                    raise NetworkError("the server sent the wrong part of the file", where=redact.url(url), hint=LATER)
-                if not done:
-                    total = answer.length
-                for chunk in answer.chunks():
-                    part = chunk[skip:]
-                    skip = max(0, skip - len(chunk))
-                    done += len(part)
-                    if part:
-                        yield part
-            if done >= total:  # -1 if the server did not send the length
-                return
-        raise cut_error(url)
+        yield from download(
+            lambda headers: self._open(url, {"Accept-Encoding": "identity", **headers}, expected=(200, 206), plain=bool(headers)),
+            redact.url(url),
+        )
 
     def close(self) -> None:
         """Close the connections of all threads."""
-        for session in self._sessions:
-            session.close()
+        self._sessions.close()
 
     def __enter__(self) -> Session:  # noqa: PYI034 - typing.Self came with Python 3.11
         return self
@@ -162,26 +147,14 @@ class Session:
     @contextlib.contextmanager
     def _open(self, url: str, headers: Mapping[str, str], *, expected: tuple[int, ...], plain: bool = False) -> Iterator[Answer]:
         """Send a GET request, without reading the body. `plain`: bypass pip's cache, which does not support ranges."""
-        with contextlib.closing(self._send(url, headers, plain=plain)) as answer:
-            if answer.status not in expected:
-                raise status_error(answer.status, url)
-            with _translated(url):
-                yield answer
-
-    def _send(self, url: str, headers: Mapping[str, str], *, plain: bool) -> Answer:
-        session = self._session(plain=plain)
-        attempt = 0
-        while True:
-            with _translated(url):
-                response: Any = session.get(url, headers=dict(headers), stream=True)
-                if not response.url.lower().startswith(("http://", "https://")):  # pip's sessions also read files
-                    response.close()
+        with _translated(url):
+            response = self._sessions.get("plain" if plain else "cached").get(url, headers=dict(headers), stream=True)
+            with contextlib.closing(Answer(response)) as answer:
+                if not answer.url.lower().startswith(("http://", "https://")):  # pip's sessions also read files
                     raise NetworkError("the server redirects to a local file", where=redact.url(url), hint=LATER)
-                if response.status_code != 429 or attempt == TRIES:
-                    return Answer(response)
-                response.close()
-            time.sleep(0.25 * 2**attempt)  # pip's own retries respect Retry-After
-            attempt += 1
+                if answer.status not in expected:
+                    raise status_error(answer.status, url)
+                yield answer
 
     def _pip(self) -> tuple[Any, Any]:
         """Return pip's install command and its options."""
@@ -192,14 +165,6 @@ class Session:
                     options.index_url = ""
                 self._pip_options = command, options
             return self._pip_options
-
-    def _session(self, *, plain: bool) -> Any:
-        name = "plain" if plain else "cached"
-        if not hasattr(self._local, name):
-            session = build(*self._pip(), plain=plain, indexes=self.sources.indexes)
-            setattr(self._local, name, session)
-            self._sessions.append(session)
-        return getattr(self._local, name)
 
 
 def status_error(status: int, url: str) -> NetworkError:

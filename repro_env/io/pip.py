@@ -53,6 +53,9 @@ def build(command: Any, options: Any, *, plain: bool, indexes: Sequence[str] = (
         session.auth.index_urls = [*(session.auth.index_urls or ()), *indexes]
         session.auth._should_save_password_to_keyring = lambda: False  # noqa: SLF001
         http.enforce_rate(session)
+        for adapter in session.adapters.values():
+            if (retries := getattr(adapter, "max_retries", None)) is not None:
+                adapter.max_retries = retries.new(status_forcelist={*retries.status_forcelist, 429})
     except Exception as error:  # noqa: BLE001
         raise _unusable_error(error, "install pip 24.1 to 26 in the environment of repro-env") from None
     return session

@@ -7,23 +7,19 @@ loopback addresses. `io.certificates` chooses the certificates. Cookies and netr
 from __future__ import annotations
 
 import contextlib
-import os
 import random
-import threading
 import time
 import urllib.parse
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from repro_env.io import certificates, http
-from repro_env.io.http import LATER, Answer, is_temporary, lacks_tls, network_error
+from repro_env.io.http import LATER, TRIES, Answer, is_temporary, lacks_tls, network_error
 from repro_env.io.urls import check, is_loopback, origin, resolve
 from repro_env.schema import redact
 from repro_env.schema.errors import NetworkError
 from repro_env.version import __version__
 
-TRIES = 5
-"""Total number of tries for a request that can be repeated."""
 PAUSE = 0.5
 """Seconds before the second try. Doubled for each further try."""
 LONGEST_PAUSE = 60.0
@@ -42,16 +38,12 @@ _PROBE = 5.0
 
 
 class Web:
-    """Sends requests. Several threads can use it, and so can forked processes."""
+    """Sends requests. Several threads can use it."""
 
     def __init__(self, *, pause: float = PAUSE) -> None:
         self._pause = pause
-        self._local = threading.local()
-        self._parent_sessions: list[Any] = []
-        """Sessions of the parent process. They stay referenced here: closing them would disturb the parent's connections."""
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (_restore, (self._pause,))
+        self._sessions = http.Sessions(_new_session)
+        """By host. The trusted certificates depend on the server."""
 
     @contextlib.contextmanager
     def send(
@@ -101,7 +93,9 @@ class Web:
         requests = _requests()
         url = f"https://{host}/v2/"
         try:
-            with self._session(url).get(url, timeout=(_PROBE, _PROBE), allow_redirects=False, stream=True):
+            with self._sessions.get(urllib.parse.urlsplit(url).netloc).get(
+                url, timeout=(_PROBE, _PROBE), allow_redirects=False, stream=True
+            ):
                 return True
         except requests.exceptions.RequestException as error:
             if lacks_tls(error):
@@ -109,12 +103,8 @@ class Web:
             raise network_error(error, url) from None
 
     def close(self) -> None:
-        """Close the connections of this thread."""
-        current = getattr(self._local, "sessions", None)
-        if current is not None and current[0] == os.getpid():
-            for session in current[1].values():
-                session.close()
-            del self._local.sessions
+        """Close the connections of all threads."""
+        self._sessions.close()
 
     def _follow(self, method: str, url: str, headers: dict[str, str], authorization: str, body: Any) -> Any:
         first = url
@@ -139,7 +129,7 @@ class Web:
         all_headers = {"Accept-Encoding": "identity", "User-Agent": f"repro-env/{__version__}"} | headers
         read = COMMIT if method in ("PUT", "PATCH") else READ
         try:
-            return self._session(url).request(
+            return self._sessions.get(urllib.parse.urlsplit(url).netloc).request(
                 method,
                 url,
                 headers=all_headers,
@@ -156,20 +146,6 @@ class Web:
                 raise
             failure = network_error(error, url)
             raise (_TemporaryError(failure) if is_temporary(error) else failure) from None
-
-    def _session(self, url: str) -> Any:
-        """Return the session of this process, thread and server. The trusted certificates depend on the server."""
-        current = getattr(self._local, "sessions", None)
-        if current is None or current[0] != os.getpid():
-            if current is not None:
-                self._parent_sessions.append(current)
-            new: dict[str, Any] = {}
-            current = self._local.sessions = (os.getpid(), new)
-        sessions: dict[str, Any] = current[1]
-        name = urllib.parse.urlsplit(url).netloc
-        if name not in sessions:
-            sessions[name] = _new_session(name)
-        return sessions[name]
 
 
 class _TemporaryError(Exception):
@@ -197,10 +173,6 @@ class Source:
         except BaseException as error:
             self.error = error
             raise
-
-
-def _restore(pause: float) -> Web:
-    return Web(pause=pause)
 
 
 def _requests() -> Any:

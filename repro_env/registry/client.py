@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import urllib.parse
 from collections.abc import Callable, Iterator
+from itertools import chain
 
-from repro_env.io.files import CHUNK
-from repro_env.io.http import LATER, Answer
-from repro_env.io.registryhttp import PAUSE, TRIES, Source
+from repro_env.io.http import LATER, TRIES, Answer, cut_error, download
+from repro_env.io.registryhttp import PAUSE, Source
 from repro_env.io.urls import check, origin, resolve
 from repro_env.oci.layer import Measured
 from repro_env.oci.manifest import ACCEPT, MAX_SIZE, Descriptor, Index, Manifest, blob_of, choose, digest_of, is_digest, parse
@@ -37,7 +36,7 @@ class Registry:
         return f"{self.host}/{repository}" + (f"{'@' if is_digest(ref) else ':'}{ref}" if ref else "")
 
     def close(self) -> None:
-        """Close the connections of this thread."""
+        """Close the connections; the next request opens new ones."""
         self.server.web.close()
 
     def __enter__(self) -> Registry:  # noqa: PYI034 - typing.Self came with Python 3.11
@@ -65,7 +64,7 @@ class Registry:
                 break
             self.server.web.pause(attempt)
         else:
-            raise _incomplete(where)
+            raise cut_error(where)
         digest = digest_of(data)
         if is_digest(ref) and digest != ref:
             raise ArtifactError(f"the registry returned another manifest, with the digest {digest}", where=where, hint=_DAMAGED)
@@ -120,48 +119,25 @@ class Registry:
         An interrupted transfer is resumed. Never yields more than `size` bytes. Raises `NetworkError`, or `ArtifactError` for other
         bytes.
         """
-        where = self.where(repository, digest)
-        hasher = hashlib.sha256()
-        received = failures = 0
-        while received < size:
-            start = received
-            for chunk in self._part(repository, digest, received, size):
-                received += len(chunk)
-                if received > size:
-                    raise ArtifactError(f"this blob is longer than the stated {size:,} bytes", where=where, hint=_DAMAGED)
-                hasher.update(chunk)
-                if received == size:
-                    _check_digest(hasher, digest, where)
-                yield chunk
-            # Retries are unlimited as long as each one makes progress.
-            failures = 0 if received - start >= CHUNK else failures + 1
-            if failures == TRIES:
-                raise _incomplete(where)
-            if received < size:
-                self.server.web.pause(failures)
-        if not size:
-            _check_digest(hasher, digest, where)
-
-    def _part(self, repository: str, digest: str, start: int, size: int) -> Iterator[bytes]:
-        """The bytes from `start` on, as far as one response contains them."""
         url, where = self.server.url(f"{repository}/blobs/{digest}"), self.where(repository, digest)
-        headers = {"Range": f"bytes={start}-{size - 1}"} if start else {}
-        with self.server.send("GET", url, scope=pull(repository), headers=headers) as answer:
-            skip = start
-            if start and answer.status == 206:
-                if answer.range != (start, size):
-                    what = "the registry returned a different part of the blob than the requested one"
-                    raise NetworkError(what, where=where, hint=LATER)
-                skip = 0
-            elif answer.status != 200:
-                raise self.server.status_error(answer, where, doing="pull")
-            elif answer.length not in (-1, size):
-                what = f"this blob has {answer.length:,} bytes instead of the stated {size:,}"
-                raise ArtifactError(what, where=where, hint=_DAMAGED)
-            for chunk in answer.chunks():
-                if part := chunk[skip:]:
-                    yield part
-                skip = max(0, skip - len(chunk))
+
+        @contextlib.contextmanager
+        def get(headers: dict[str, str]) -> Iterator[Answer]:
+            with self.server.send("GET", url, scope=pull(repository), headers=headers) as answer:
+                if answer.status not in (200, 206):
+                    raise self.server.status_error(answer, where, doing="pull")
+                if answer.status == 200 and answer.length not in (-1, size):
+                    what = f"this blob has {answer.length:,} bytes instead of the stated {size:,}"
+                    raise ArtifactError(what, where=where, hint=_DAMAGED)
+                yield answer
+
+        received = Measured(download(get, where, size, self.server.web.pause) if size else ())
+        for chunk in chain(received, (b"",)):  # so that an empty blob is checked too
+            if received.size > size:
+                raise ArtifactError(f"this blob is longer than the stated {size:,} bytes", where=where, hint=_DAMAGED)
+            if received.size == size and received.digest != digest:
+                raise ArtifactError(f"this blob has other bytes, with the digest {received.digest}", where=where, hint=_DAMAGED)
+            yield chunk
 
     def small(self, repository: str, descriptor: Descriptor | Blob) -> bytes:
         """A small blob, such as a config or document. Raises as `blob`, and for a blob of more than 8 MiB."""
@@ -272,19 +248,9 @@ def push(repository: str) -> str:
     return f"repository:{repository}:pull,push"
 
 
-def _check_digest(hasher: hashlib._Hash, digest: str, where: str) -> None:
-    actual = "sha256:" + hasher.hexdigest()
-    if actual != digest:
-        raise ArtifactError(f"this blob has other bytes, with the digest {actual}", where=where, hint=_DAMAGED)
-
-
 def _check_stated(answer: Answer, digest: str, where: str) -> None:
     """Check the digest that a registry states of what it stored."""
     stated = answer.headers.get(DIGEST_HEADER, "")
     if stated not in ("", digest):
         what = f"the registry stored {redact.line(stated)[:80]}, but {digest} was sent"
         raise ArtifactError(what, where=where, hint=_DAMAGED)
-
-
-def _incomplete(where: str) -> NetworkError:
-    return NetworkError("the transfer was interrupted each time before the end", where=where, hint=LATER)

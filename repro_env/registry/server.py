@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from repro_env.io import dockerlogin
-from repro_env.io.http import LATER, Answer
-from repro_env.io.registryhttp import PAUSE, TRIES, Source, Web
+from repro_env.io.http import LATER, TRIES, Answer
+from repro_env.io.registryhttp import PAUSE, Source, Web
 from repro_env.io.urls import check, is_loopback, origin
 from repro_env.registry.reference import api_host
 from repro_env.schema import codec, redact

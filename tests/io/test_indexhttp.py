@@ -112,9 +112,10 @@ def test_the_status_of_a_missing_project_is_returned(index: Index, monkeypatch: 
     assert (page.status, page.body) == (status, b"")
 
 
-@pytest.mark.parametrize(("status", "message"), [(401, "credentials"), (500, "with an error"), (429, "status 429"), (418, "418")])
+@pytest.mark.parametrize(
+    ("status", "message"), [(401, "credentials"), (500, "with an error"), (429, "with an error"), (418, "418")]
+)
 def test_other_statuses_raise_an_error(index: Index, monkeypatch: pytest.MonkeyPatch, status: int, message: str) -> None:
-    monkeypatch.setattr("repro_env.io.indexhttp.TRIES", 1)
     index.fail("/demo/", status, times=9)
     with configured(monkeypatch, retries="0"), Session() as session, pytest.raises(NetworkError, match=message) as caught:
         session.get_page(f"{index.url}/demo/")

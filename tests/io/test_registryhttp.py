@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import email.utils
-import os
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -81,9 +81,9 @@ def test_pauses_follow_retry_after_and_become_longer(pauses: list[float]) -> Non
 
 
 def test_the_answer_to_the_last_try_is_returned(pauses: list[float]) -> None:
-    with server(*[respond("503 x")] * registryhttp.TRIES) as url, registryhttp.Web().send("GET", url) as answer:
+    with server(*[respond("503 x")] * http.TRIES) as url, registryhttp.Web().send("GET", url) as answer:
         assert answer.status == 503
-    assert len(pauses) == registryhttp.TRIES - 1
+    assert len(pauses) == http.TRIES - 1
     assert sum(pauses) < 20
 
 
@@ -240,22 +240,19 @@ def test_an_invalid_header_is_not_shown_in_the_error(pauses: list[float]) -> Non
     assert not pauses
 
 
-def test_a_forked_child_uses_new_connections() -> None:
-    import pickle
+class Closable:
+    closed = False
 
-    client = registryhttp.Web()
-    with server(respond("200 x"), respond("200 x")) as url:
-        with client.send("GET", url):
-            pass
-        sessions = client._local.sessions
-        child = os.fork()
-        if not child:
-            code = 1
-            try:
-                with client.send("GET", url):
-                    code = client._local.sessions is sessions
-            finally:
-                os._exit(code)
-        assert os.waitpid(child, 0)[1] == 0
-    assert client._local.sessions is sessions
-    assert isinstance(pickle.loads(pickle.dumps(client)), registryhttp.Web)
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_each_thread_has_its_own_session_and_all_are_closed() -> None:
+    sessions = http.Sessions(lambda _: Closable())
+    own = sessions.get("x")
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(sessions.get, "x").result()
+    assert sessions.get("x") is own is not other
+    sessions.close()
+    assert own.closed
+    assert other.closed

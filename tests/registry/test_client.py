@@ -97,7 +97,7 @@ def test_connections_are_reused(real: str) -> None:
 
     registry = Registry(real)
     sent = registry.upload("team/reuse", lambda: small_chunks(bytes(1 << 20)))
-    session = next(iter(registry.server.web._local.sessions[1].values()))
+    session = next(iter(registry.server.web._sessions._all))
     pool = next(iter(session.get_adapter("http://x").poolmanager.pools._container.values()))
     before = pool.num_connections
     for _ in range(5):

@@ -62,14 +62,14 @@ def test_an_interrupted_download_is_resumed(front: Front, registry: Registry, st
     assert get(registry, stored_blob) == DATA
     assert [request.range for request in front.asked if request.method == "GET" and "/blobs/" in request.path] == [
         "",
-        f"bytes={1 << 20}-{len(DATA) - 1}",
-        f"bytes={2 << 20}-{len(DATA) - 1}",
+        f"bytes={1 << 20}-",
+        f"bytes={2 << 20}-",
     ]
 
 
 def test_a_download_that_is_always_interrupted_fails(front: Front, registry: Registry, stored_blob: Blob) -> None:
     front.fail("GET", "/blobs/", "cut", 1000, times=100)
-    with pytest.raises(NetworkError, match="interrupted each time") as caught:
+    with pytest.raises(NetworkError, match="broke off every transfer") as caught:
         get(registry, stored_blob)
     check_error(caught.value, front.host)
     assert front.count("GET", "/blobs/") < 10
@@ -336,7 +336,7 @@ def test_an_incomplete_manifest_is_requested_again(front: Front, registry: Regis
     front.fail("GET", "/manifests/", "cut", 10, times=2)
     assert registry.manifest("team/faults", "v2")
     front.fail("GET", "/manifests/", "cut", 10, times=100)
-    with pytest.raises(NetworkError, match="interrupted each time"):
+    with pytest.raises(NetworkError, match="broke off every transfer"):
         registry.manifest("team/faults", "v2")
 
 
