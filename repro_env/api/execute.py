@@ -26,7 +26,7 @@ from repro_env.runs.execution import bytecode, imageprogram, streams
 from repro_env.runs.execution.advice import Advisor
 from repro_env.runs.lineage import parents
 from repro_env.runs.lineage.knownruns import read_all_runs
-from repro_env.runs.records import annotation, checkpointstate, ids, recipe, records
+from repro_env.runs.records import annotation, checkpointstate, ids, records
 from repro_env.runs.records import end as ended
 from repro_env.runs.records import notes as noted
 from repro_env.runs.records.notes import Failure
@@ -149,7 +149,6 @@ def _prepare(options: RunOptions, spec: Spec, spec_directory: Path, *, has_backe
         gpus=options.gpus,
         exact=command == options.command,
         term=None if is_host else term_of(options.environ),
-        recipe=recipe.files(options.recipe, options.here),
         parents=(
             *parents.from_options(options.parents, runs, options.here),
             *_find_parents(run_data.facts, run_data.mounts, runs, store),

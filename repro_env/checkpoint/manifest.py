@@ -134,7 +134,7 @@ def check(opened: Opened) -> None:
 
 
 def check_about(about: Mapping[str, Any]) -> None:
-    """Check, before the training starts, that its data and recipe can be written as JSON. Raises `CheckpointError`."""
+    """Check, before the training starts, that its data, splits and recipe can be written as JSON. Raises `CheckpointError`."""
     for name, value in about.items():
         try:
             json.dumps(value, allow_nan=False)

@@ -116,13 +116,6 @@ def command(
     gpus: Annotated[
         str | None, value("N|all|none", "Request GPUs from the container engine; requires --runner docker. Default: none.")
     ] = None,
-    recipe: Annotated[
-        list[str] | None,
-        value(
-            "FILE",
-            "Record the digest of a file that describes the training, or of all files in a directory. Repeatable.",
-        ),
-    ] = None,
     parent: Annotated[
         list[str] | None,
         value("RUN", "Record that this run starts from another run: an ID, `latest`, or the run's directory. Repeatable."),
@@ -243,7 +236,6 @@ def request(options: Mapping[str, Any], command: Sequence[str]) -> RunOptions:
         ids=options["ids"] or ("seeded" if options["determinism"] == "strict" else "system"),
         threads=options["threads"],
         trace=options["trace"],
-        recipe=values("recipe"),
         parents=values("parent"),
         tags=values("tag"),
         note=options["note"],

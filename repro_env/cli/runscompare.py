@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _TITLES: dict[Part, str] = {
     "command": "command",
-    "recipe": "recipe",
+    "config": "config",
     "seeds": "random numbers",
     "numbers": "how numbers are computed",
     "machine": "machine",
@@ -41,7 +41,7 @@ def command(
     runs: RunsOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Compare two recorded runs. Command, recipe, seeds, settings, code, data, environment, metrics and outputs are compared.
+    """Compare two recorded runs. Command, config, seeds, settings, code, data, environment, metrics and outputs are compared.
 
     Nothing is run. Outputs are compared by the digests in the records. Outputs with different paths are compared too if the
     evidence of the two runs explains the difference of the paths, as in `verify`.

@@ -21,7 +21,7 @@ def command() -> None:
 
 class Command(exec_command.SimilarCommand):
     usage = "[OPTIONS]"
-    excluded = ("module", "code", "trace", "recipe", "parent", "tag", "note", "runs", "json")
+    excluded = ("module", "code", "trace", "parent", "tag", "note", "runs", "json")
 
     @staticmethod
     def run(options: Mapping[str, Any], command: Sequence[str]) -> int:

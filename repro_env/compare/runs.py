@@ -10,7 +10,7 @@ from repro_env.compare.outputs.comparison import PairNames, by_path, pair
 from repro_env.schema.codec import Frozen
 from repro_env.schema.run import Count, End, Metric, Start
 
-Part = Literal["command", "recipe", "seeds", "numbers", "machine", "end"]
+Part = Literal["command", "config", "seeds", "numbers", "machine", "end"]
 """The command; the configuration; the source of random numbers; the way numbers are computed; the machine; the exit."""
 _EMPTY = (" (pipe)", " (socket)", " (character device)", " (block device)")
 """The ends of lines from `sandbox.outputs` for things that have no content."""
@@ -160,7 +160,6 @@ def _facts_of_start(start: Start) -> Iterator[_Item]:
             yield ("command", f"{data.kind} at {data.target}", ""), data.source
     if start.parents:
         yield ("command", "parents", ""), ", ".join(sorted({parent.id for parent in start.parents}))
-    yield from ((("recipe", file.path, ""), file.sha256[7:19]) for file in start.recipe)
     yield ("seeds", "seed", ""), str(start.seed)
     yield ("seeds", "ranks", ""), start.ranks
     yield ("seeds", "ids", ""), start.ids
@@ -173,7 +172,7 @@ def _facts_of_start(start: Start) -> Iterator[_Item]:
 
 
 def _facts_of_end(end: End, partner: Mapping[str, str]) -> Iterator[_Item]:
-    yield from ((("recipe", value.name, partner.get(value.file, value.file)), value.value) for value in end.parameters)
+    yield from ((("config", value.name, partner.get(value.file, value.file)), value.value) for value in end.parameters)
     if end.resumed:
         checkpoints = (f"{parent.id or 'no run'} step {parent.step}" for parent in end.resumed)
         yield ("command", "resumed from", ""), ", ".join(checkpoints)

@@ -180,13 +180,6 @@ class Parent(Frozen, frozen=True, kw_only=True):
     """Step of the checkpoint."""
 
 
-class RecipeFile(Frozen, frozen=True, kw_only=True):
-    """A file that describes the training, named with `--recipe`."""
-
-    path: Line
-    sha256: Digest
-
-
 class Parameter(Frozen, frozen=True, kw_only=True):
     """A value of a resolved configuration, with its dotted name."""
 
@@ -230,8 +223,6 @@ class Start(Frozen, frozen=True, kw_only=True):
     threads: tuple[Variable, ...] = ()
     """The variables that request a number of threads. The effective numbers are in `End.effective`."""
     trace: bool = False
-    recipe: tuple[RecipeFile, ...] = ()
-    """Files named with `--recipe`, with their paths as typed."""
     parents: tuple[Parent, ...] = ()
     before: Digest | None = None
     """sha256 of `checkpoints-before.json`, the content of the `--checkpoints` directories; None without `--checkpoints`."""

@@ -19,7 +19,7 @@ from repro_env.sandbox import outputs
 from repro_env.schema import codec
 from repro_env.schema.artifact import TreeBlob
 from repro_env.schema.progress import Silent
-from repro_env.schema.run import DataFact, Launch, Parent, RecipeFile
+from repro_env.schema.run import DataFact, Launch, Parent
 from repro_env.store.store import Store
 from tests.api.test_execute import Fake, Place, Work, writes
 from tests.environment.conftest import Git, git  # noqa: F401
@@ -85,7 +85,6 @@ def test_complete_runs_have_no_findings(place: Place, tmp_path: Path) -> None:
         "spec": 1,
         "image": 1,
         "code": 1,
-        "recipe": 0,
         "data": 1,
     }
     assert run_audit(place, "latest").runs == 1
@@ -239,34 +238,15 @@ def test_directories_that_runs_write_to_are_not_part_of_the_current_code(place: 
     ]
 
 
-def test_recipes_are_unchanged_or_in_the_source_of_the_run(place: Place, tmp_path: Path) -> None:
-    inner, outer = place.project / "conf.yaml", tmp_path / "outer.yaml"
-    for path in (inner, outer):
-        path.write_text("lr: 1")
-    done = run(place, recipe=("conf.yaml", "../outer.yaml"))
-    assert (run_audit(place).findings, run_audit(place).checked["recipe"]) == ((), 2)
-    for path in (inner, outer):
-        path.write_text("lr: 2")
-    assert findings(run_audit(place)) == [("recipe", "changed", str(outer))]
-    outer.unlink()
-    place.store.layers.discard(done.start.source.digest)
-    inner.unlink()
-    assert [finding for finding in findings(run_audit(place)) if finding[0] == "recipe"] == [
-        ("recipe", "gone", str(outer)),
-        ("recipe", "unknown", str(inner)),
-    ]
-
-
 def test_pipes_and_devices_that_a_record_names_are_not_read(place: Place, tmp_path: Path) -> None:
     done = run(place)
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "loop").symlink_to("loop")
-    names = (str(tmp_path / "pipe"), str(tmp_path / "loop"), "/dev/zero", "../../../../dev/zero")
-    recipe = tuple(RecipeFile(path=name, sha256=done.start.spec) for name in names)
-    data = tuple(DataFact(source=name, target="/in", kind="data", digest=done.start.spec) for name in names[:3])
-    rewrite(done.directory / "start.json", codec.pretty(msgspec.structs.replace(done.start, recipe=recipe, data=data)))
+    names = (str(tmp_path / "pipe"), str(tmp_path / "loop"), "/dev/zero")
+    data = tuple(DataFact(source=name, target="/in", kind="data", digest=done.start.spec) for name in names)
+    rewrite(done.directory / "start.json", codec.pretty(msgspec.structs.replace(done.start, data=data)))
     states = {(finding.part, finding.state) for finding in run_audit(place).findings}
-    assert states == {("record", "changed"), ("recipe", "gone"), ("data", "gone"), ("data", "unknown")}
+    assert states == {("record", "changed"), ("data", "gone"), ("data", "unknown")}
 
 
 def test_changed_and_missing_data_are_found_once_for_all_runs(place: Place, tmp_path: Path) -> None:

@@ -578,13 +578,9 @@ def test_a_symlink_is_not_followed_to_a_trace(place: Place, tmp_path: Path) -> N
     assert tmp_path.is_dir()
 
 
-def test_recipes_parents_tags_and_notes_are_recorded(place: Place) -> None:
-    (place.project / "recipe.yaml").write_text("lr: 1\n")
+def test_parents_tags_and_notes_are_recorded(place: Place) -> None:
     first = place.run(tags=("base",), note="the first")
-    second = place.run(
-        parents=(first.start.id[-8:],), recipe=("recipe.yaml",), data=((str(first.directory / "files"), "/data/first"),)
-    )
-    assert [file.path for file in second.start.recipe] == ["recipe.yaml"]
+    second = place.run(parents=(first.start.id[-8:],), data=((str(first.directory / "files"), "/data/first"),))
     assert {(parent.id, parent.how) for parent in second.start.parents} == {(first.start.id, "named"), (first.start.id, "data")}
     assert {parent.record for parent in second.start.parents} == {
         f"sha256:{hashlib.sha256((first.directory / 'end.json').read_bytes()).hexdigest()}"
@@ -592,7 +588,7 @@ def test_recipes_parents_tags_and_notes_are_recorded(place: Place) -> None:
     assert annotation.tags(annotation.of(first.directory)) == ("base",)
     assert [note.text for note in annotation.of(first.directory) if note.kind == "note"] == [("the first",)]
     runs = len(place.runs)
-    invalid: tuple[dict[str, Any], ...] = ({"parents": ("nope",)}, {"recipe": ("nope.yaml",)}, {"tags": ("no tag\n",)})
+    invalid: tuple[dict[str, Any], ...] = ({"parents": ("nope",)}, {"tags": ("no tag\n",)})
     for options in invalid:
         with pytest.raises(ReproEnvError):
             place.run(**options)

@@ -311,8 +311,8 @@ def test_determinism_ranks_and_threads_have_defaults_and_valid_values() -> None:
             request(*words, "x")
 
 
-def test_recipes_parents_tags_and_the_note_are_in_the_request() -> None:
-    words = ("--recipe", "a.yaml", "--recipe", "b.yaml", "--parent", "1f2e", "--tag", "a", "--tag", "b", "--note", "why", "x")
+def test_parents_tags_and_the_note_are_in_the_request() -> None:
+    words = ("--parent", "1f2e", "--tag", "a", "--tag", "b", "--note", "why", "x")
     annotated = request(*words)
-    assert (annotated.recipe, annotated.parents) == (("a.yaml", "b.yaml"), ("1f2e",))
+    assert annotated.parents == ("1f2e",)
     assert (annotated.tags, annotated.note) == (("a", "b"), "why")

@@ -200,7 +200,6 @@ def evil_everywhere(run: Path, outside: Path) -> None:
     first = {
         "data": [{"source": "/nowhere", "target": "/t", "kind": "data", "digest": DIGEST}],
         "host": ["os Debian", "cpu x"],
-        "recipe": [{"path": "recipe.yaml", "sha256": DIGEST}],
         "parents": [{"id": "01a1fd02-1a59-73ca-8e91-4a5f0000000a", "record": None, "how": "resumed", "path": "p"}],
         "tool": "1",
     }

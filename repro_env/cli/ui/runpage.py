@@ -91,7 +91,6 @@ def inputs(run: Run, parents: Sequence[Parent]) -> Iterator[str]:
         yield f"threads   {' '.join(f'{variable.name}={variable.value}' for variable in start.threads)}"
     for data in start.data:
         yield f"{data.kind:<9} {data.source} at {data.target}" + (f" ({data.digest})" if data.digest else "")
-    yield from (f"recipe    {file.path} ({file.sha256})" for file in start.recipe)
     yield from map(_parent, parents)
     yield from (f"variable  {variable.name} (given: {variable.how})" for variable in start.given)
     if start.passed:

@@ -97,10 +97,6 @@ class Auditor:
         check("spec", spec, start.spec, run, partial(self._shared.check_spec, start))
         check("image", (start.image, spec), start.image, run, partial(self._shared.check_image, start))
         check("code", (source, spec), f"{source.directory} ({source.digest})", run, partial(self._shared.check_code, start))
-        for file in start.recipe:
-            path = os.path.normpath(Path(start.cwd, file.path))
-            look = partial(self._shared.check_recipe, Path(path), file.sha256, source)
-            check("recipe", (path, file.sha256, source), path, run, look)
         for fact in start.data:
             if fact.kind == "data":
                 check("data", fact, fact.source, run, partial(self._shared.check_data, fact))

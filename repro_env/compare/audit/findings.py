@@ -12,7 +12,7 @@ from repro_env.schema import redact
 from repro_env.schema.codec import Frozen
 from repro_env.schema.run import Output, Parent
 
-Part = Literal["record", "output", "trace", "checkpoint", "spec", "image", "code", "recipe", "data", "parent"]
+Part = Literal["record", "output", "trace", "checkpoint", "spec", "image", "code", "data", "parent"]
 State = Literal["gone", "changed", "unrecorded", "unknown"]
 """`unrecorded`: it is among the outputs, but not in the record. `unknown`: it could not be compared."""
 PARTS: tuple[Part, ...] = get_args(Part)

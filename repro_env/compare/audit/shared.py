@@ -1,4 +1,4 @@
-"""Audit of what runs share: specs, images, code, recipes and data. It writes nothing."""
+"""Audit of what runs share: specs, images, code and data. It writes nothing."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from pathlib import Path
 
 import msgspec
 
-from repro_env.compare.audit.findings import Answer, State
+from repro_env.compare.audit.findings import Answer
 from repro_env.io.files import may_exist
 from repro_env.oci.config import ImageConfig
 from repro_env.runs.specsearch import Found, Specs
 from repro_env.runs.start import sourcedirectory
 from repro_env.runs.start.sourcedirectory import checkpoint_directories, source_directory
-from repro_env.sandbox import outputs
 from repro_env.schema.errors import DataError, NetworkError, PlatformError, ReproEnvError
 from repro_env.schema.progress import Tell
 from repro_env.schema.run import DataFact, SourceFact, Start
@@ -130,23 +129,6 @@ class SharedParts:
         except ReproEnvError as error:
             return "unknown", f"it is not in {where}; the place where the spec was pushed could not be checked: {error}"
         return None if is_available else ("gone", f"it is not in {where}, and not where the spec was pushed")
-
-    def check_recipe(self, path: Path, digest: str, source: SourceFact) -> Answer:
-        """Check a recipe file. A file of the source may have been edited: the source tree of the run still has the original."""
-        current = outputs.digest(path)
-        if current == digest:
-            return None
-        state: State = "changed" if current else "gone"
-        why = f"its digest was {digest[:19]}… and is {current[:19]}… now" if current else "it does not exist"
-        root = source_directory(source)
-        if not path.is_relative_to(root):
-            return state, why
-        tree = self._store.layers.path(source.digest)
-        if tree is None:
-            return "unknown", f"{why}; the source tree of the run may have it, but is not in the store"
-        if outputs.digest(tree / path.relative_to(root)) == digest:
-            return None
-        return state, f"{why}; the source tree of the run does not have it either"
 
     def check_data(self, fact: DataFact) -> Answer:
         from repro_env.environment.source.data import look

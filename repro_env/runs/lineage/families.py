@@ -57,7 +57,7 @@ class Use(msgspec.Struct, frozen=True):
 
     run: Summary
     role: str
-    """`output` or `checkpoints` if the run wrote it; otherwise `data`, `recipe`, `source`, `spec`, `image` or `record`."""
+    """`output` or `checkpoints` if the run wrote it; otherwise `data`, `source`, `spec`, `image` or `record`."""
     path: str
     digest: str
 

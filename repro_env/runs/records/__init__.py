@@ -1,1 +1,1 @@
-"""Records on disk: outputs, notes of the hooks, metrics, recipes, annotations, verdicts, and the index of all runs."""
+"""Records on disk: outputs, notes of the hooks, metrics, parameters, annotations and verdicts."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from repro_env.io.files import remove_tree, sha256_of
 from repro_env.runs.lineage import parents
-from repro_env.runs.records import checkpointstate, metrics, recipe, records
+from repro_env.runs.records import checkpointstate, metrics, parameters, records
 from repro_env.runs.records import notes as noted
 from repro_env.sandbox import outputs, plan, streams
 from repro_env.schema import fingerprints, redact
@@ -37,7 +37,7 @@ def read_end(
     files = run_directory / "files"
     files_found = outputs.of_run(run_directory)
     notes = noted.read(Path(launch.notes) / plan.NOTES)
-    metrics_found, parameters_found = metrics.collect(files, files_found.outputs), recipe.parameters(files, files_found.outputs)
+    metrics_found, parameters_found = metrics.collect(files, files_found.outputs), parameters.collect(files, files_found.outputs)
     return End(
         schema="repro-env/run-end/1",
         id=start.id,

@@ -19,7 +19,7 @@ class Datum(msgspec.Struct, frozen=True):
     """An input of a run and its digest."""
 
     role: str
-    """`data`, `checkpoints` or `recipe`."""
+    """`data` or `checkpoints`."""
     path: str
     digest: str
     """Empty for checkpoints, which change during a run."""
@@ -95,8 +95,6 @@ class Listing(msgspec.Struct, frozen=True):
 def summarize(run: Run) -> Summary:
     """Return the summary of a run."""
     start, end = run.start, run.end
-    data = [Datum(fact.kind, fact.source, fact.digest or "") for fact in start.data]
-    data += [Datum("recipe", file.path, file.sha256) for file in start.recipe]
     return Summary(
         id=start.id,
         started=start.started,
@@ -108,7 +106,7 @@ def summarize(run: Run) -> Summary:
         source=start.source.digest,
         source_path=start.source.directory or start.source.path,
         seed=start.seed,
-        data=tuple(data),
+        data=tuple(Datum(fact.kind, fact.source, fact.digest or "") for fact in start.data),
         parents=(*start.parents, *(end.resumed if end is not None else ())),
         start=run.start_digest,
         end=run.end_digest,

@@ -42,8 +42,6 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     ids: Ids = "system"
     threads: int | None = None
     trace: bool = False
-    recipe: tuple[str, ...] = ()
-    """Paths of files, as typed."""
     parents: tuple[str, ...] = ()
     """Parent runs, as typed."""
     tags: tuple[str, ...] = ()

@@ -11,7 +11,7 @@ from repro_env.runs.records.notes import MORE_VALUES
 from repro_env.runs.records.records import Run
 from repro_env.sandbox import outputs
 from repro_env.schema.environment import Variable
-from repro_env.schema.run import Count, Fact, Metric, Parameter, Parent, Rank, RecipeFile, Seeded
+from repro_env.schema.run import Count, Fact, Metric, Parameter, Parent, Rank, Seeded
 from tests.runs.records.test_records import DIGEST, end, recorded, start
 
 ID = "01980000-0000-7000-8000-00000000abcd"
@@ -25,7 +25,6 @@ def run() -> Run:
         ranks="same",
         determinism="warn",
         threads=(Variable(name="OMP_NUM_THREADS", value="2"),),
-        recipe=(RecipeFile(path="conf/a.yaml", sha256=DIGEST),),
         parents=(Parent(id=ID, record=DIGEST, how="data", path="best.pt"),),
     )
     ended = msgspec.structs.replace(
@@ -49,7 +48,6 @@ def test_the_page_shows_every_field_of_the_record() -> None:
         "seed      0, the same on all ranks",
         "mode      determinism: warn",
         "threads   OMP_NUM_THREADS=2",
-        f"recipe    conf/a.yaml ({DIGEST})",
         "parent    0000abcd (its outputs were used as data, best.pt)",
         "parent    (no run) (resumed from its checkpoint, /ckpt, step 7)",
         "parent    0000abcd (resumed from its checkpoint, its record was not found)",

@@ -16,9 +16,7 @@ def digest(word: object) -> str:
     return f"sha256:{hashlib.sha256(str(word).encode()).hexdigest()}"
 
 
-def run(
-    number: int, *parents: int, record: str | None = None, end: str | None = None, data: tuple[str, ...] = (), of: str = "data"
-) -> Summary:
+def run(number: int, *parents: int, record: str | None = None, end: str | None = None, data: tuple[str, ...] = ()) -> Summary:
     return Summary(
         id=str(number),
         started="2026-07-01T10:15:30.000Z",
@@ -30,7 +28,7 @@ def run(
         source=digest("source"),
         source_path="/p",
         seed=0,
-        data=tuple(Datum(of, f"/data/{digest[7:12]}", digest) for digest in data),
+        data=tuple(Datum("data", f"/data/{digest[7:12]}", digest) for digest in data),
         parents=tuple(Parent(id=str(parent), record=record, how="resumed") for parent in parents),
         start=digest(("start", number)),
         end=digest(("end", number)) if end is None else end,
@@ -107,7 +105,7 @@ def test_a_large_family_is_truncated(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_digest_is_found_in_every_role() -> None:
-    runs = [run(2, data=(digest("set"),), of="recipe"), run(1, data=(digest("set"),))]
+    runs = [run(2, data=(digest("set"),)), run(1, data=(digest("set"),))]
     written = {"1": (Written("output", "log.txt", digest("log")), Written("output", "w.pt", digest("w")))}
 
     def roles(word: str) -> list[tuple[str, str, str]]:
@@ -117,7 +115,7 @@ def test_a_digest_is_found_in_every_role() -> None:
     assert roles(digest("w")[:15]) == [("1", "output", "w.pt")]
     assert roles(digest("set")) == [
         ("1", "data", f"/data/{digest('set')[7:12]}"),
-        ("2", "recipe", f"/data/{digest('set')[7:12]}"),
+        ("2", "data", f"/data/{digest('set')[7:12]}"),
     ]
     assert roles(digest("source")) == [("1", "source", "/p"), ("2", "source", "/p")]
     assert roles(digest("image")[:17]) == [("1", "image", ""), ("2", "image", "")]

@@ -8,7 +8,7 @@ import pytest
 from repro_env.runs.records import ids, records
 from repro_env.runs.records.summary import Summary, summarize
 from repro_env.schema.errors import RecordError
-from repro_env.schema.run import DataFact, Output, Parent, RecipeFile
+from repro_env.schema.run import DataFact, Output, Parent
 from tests.runs.records.test_records import DIGEST, end, recorded, start
 
 
@@ -73,7 +73,6 @@ def test_a_summary_has_inputs_and_parents(tmp_path: Path) -> None:
                 DataFact(source="/d", target="/data", kind="data", digest=DIGEST),
                 DataFact(source="/c", target="/c", kind="checkpoints", digest=None),
             ),
-            recipe=(RecipeFile(path="conf.yaml", sha256=DIGEST),),
             parents=(parents[0],),
         )
     )
@@ -83,7 +82,6 @@ def test_a_summary_has_inputs_and_parents(tmp_path: Path) -> None:
     assert [(datum.role, datum.path, datum.digest) for datum in run.data] == [
         ("data", "/d", DIGEST),
         ("checkpoints", "/c", ""),
-        ("recipe", "conf.yaml", DIGEST),
     ]
     assert run.parents == tuple(parents)
     assert not run.intact, "end.json has the digest of another start.json"

@@ -1,53 +1,27 @@
 from __future__ import annotations
 
-import hashlib
-import os
 import random
 from pathlib import Path
 
 import pytest
 
-from repro_env.runs.records import recipe
+from repro_env.runs.records import parameters
 from repro_env.sandbox import outputs
 from repro_env.schema import codec
-from repro_env.schema.errors import UsageError
 
 
-def parameters(directory: Path, files: dict[str, str]) -> recipe.Read:
+def collect(directory: Path, files: dict[str, str]) -> parameters.Collected:
     for name, text in files.items():
         path = directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    return recipe.parameters(directory, outputs.collect(directory).outputs)
+    return parameters.collect(directory, outputs.collect(directory).outputs)
 
 
 def values(directory: Path, text: str, name: str = ".hydra/config.yaml") -> dict[str, str]:
-    found = parameters(directory, {name: text})
+    found = collect(directory, {name: text})
     assert found.unread == ()
     return {parameter.name: parameter.value for parameter in found.parameters}
-
-
-def test_recipe_files_have_their_paths_as_typed_and_directories_are_expanded(tmp_path: Path) -> None:
-    (tmp_path / "conf" / "model").mkdir(parents=True)
-    (tmp_path / "conf" / "a.yaml").write_text("a")
-    (tmp_path / "conf" / "model" / "b.yaml").write_text("b")
-    (tmp_path / "conf" / "link").symlink_to("a.yaml")
-    (tmp_path / "link.yaml").symlink_to("conf/a.yaml")
-    found = recipe.files(["link.yaml", "conf/", "conf/a.yaml"], tmp_path)
-    assert [file.path for file in found] == ["conf/a.yaml", "conf/model/b.yaml", "link.yaml"]
-    assert found[0].sha256 == found[2].sha256 == "sha256:" + hashlib.sha256(b"a").hexdigest()
-
-
-def test_a_missing_recipe_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "loop").symlink_to("loop")
-    for word in ("no.yaml", "empty", "loop"):
-        with pytest.raises(UsageError) as caught:
-            recipe.files([word], tmp_path)
-        assert f"--recipe {word}" in str(caught.value)
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(UsageError):
-        recipe.files(["pipe"], tmp_path)
 
 
 def test_values_stay_as_they_are_written(tmp_path: Path) -> None:
@@ -98,7 +72,7 @@ def test_secrets_are_redacted_by_name_and_by_value(tmp_path: Path) -> None:
 
 
 def test_only_configurations_are_read(tmp_path: Path) -> None:
-    found = parameters(tmp_path, {"a/config.yaml": "x: 1", "a/data.yaml": "x: 2", "hydra.yaml": "x: 3"})
+    found = collect(tmp_path, {"a/config.yaml": "x: 1", "a/data.yaml": "x: 2", "hydra.yaml": "x: 3"})
     assert [(parameter.file, parameter.value) for parameter in found.parameters] == [("a/config.yaml", "1")]
 
 
@@ -116,14 +90,14 @@ LAUGHS = "\n".join(["a0: &a0 [x, {y: z}]", *(f"a{n}: &a{n} [{', '.join([f'*a{n -
         ("a: *b", "not valid YAML"),
         ("- 1\n", "it is not a mapping"),
         ("", "it is not a mapping"),
-        ("\n".join(f"k{n}: 1" for n in range(recipe.PARAMETERS + 1)), "more than 2000 values"),
-        ("x" * (recipe.LARGEST + 1), "bytes"),
+        ("\n".join(f"k{n}: 1" for n in range(parameters.PARAMETERS + 1)), "more than 2000 values"),
+        ("x" * (parameters.LARGEST + 1), "bytes"),
         ("a: \x00", "not valid YAML"),
         ("k" * 600 + ": 1", "characters"),
     ],
 )
 def test_hostile_configurations_are_reported(tmp_path: Path, text: str, why: str) -> None:
-    found = parameters(tmp_path, {"config.yaml": text})
+    found = collect(tmp_path, {"config.yaml": text})
     assert found.parameters == ()
     assert why in found.unread[0]
     assert found.unread[0].startswith("config.yaml (")
@@ -137,4 +111,4 @@ def test_random_bytes_raise_no_error(tmp_path: Path) -> None:
         for _ in range(4):
             data[generator.randrange(len(data))] = generator.choice(b"\x00\xff:{}[]&*!|>'\"%@` \n\t-?<")
         (tmp_path / "config.yaml").write_bytes(data)
-        codec.canonical(recipe.parameters(tmp_path, outputs.collect(tmp_path).outputs))
+        codec.canonical(parameters.collect(tmp_path, outputs.collect(tmp_path).outputs))

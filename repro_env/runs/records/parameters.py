@@ -1,4 +1,4 @@
-"""The recipe of a run: files named with `--recipe`, and the parameters in resolved configurations among its outputs.
+"""Read the parameters of a run from resolved configurations among its outputs.
 
 Hydra writes the composed configuration to `.hydra/config.yaml`, Lightning to `hparams.yaml` and `config.yaml`. All scalars
 are read as texts, so a value stays as it is written (`1e-3`, `no`, `${model.width}`), whatever its tag is.
@@ -12,11 +12,10 @@ from typing import Any
 
 import msgspec
 
-from repro_env.io.files import read_regular, sha256_of, walk
+from repro_env.io.files import read_regular
 from repro_env.sandbox.outputs import locate
 from repro_env.schema import redact
-from repro_env.schema.errors import UsageError
-from repro_env.schema.run import Output, Parameter, RecipeFile
+from repro_env.schema.run import Output, Parameter
 
 LARGEST = 1 << 18
 """The largest configuration that is read, in bytes: parsing YAML is slow."""
@@ -31,40 +30,14 @@ _LONGEST = 500
 _NAMED = ("config.yaml", "hparams.yaml")
 
 
-class Read(msgspec.Struct, frozen=True):
+class Collected(msgspec.Struct, frozen=True):
     parameters: tuple[Parameter, ...] = ()
     """Sorted by file and name."""
     unread: tuple[str, ...] = ()
     """`<path> (why)`, for configurations that were not read; sorted by path."""
 
 
-def files(words: Sequence[str], cwd: Path) -> tuple[RecipeFile, ...]:
-    """Return the files named with `--recipe`, and the files in directories named with it, sorted by path.
-
-    Raises `UsageError` if a file does not exist or cannot be read.
-    """
-    hint = "name a file or a directory with files"
-    found: dict[str, RecipeFile] = {}
-    for word in words:
-        path = cwd / word
-        try:
-            if path.is_dir():
-                paths = [(f"{word.rstrip('/')}/{entry.path}", path / entry.path) for entry in walk(path) if entry.kind == "file"]
-            else:
-                real = path.resolve(strict=True)
-                paths = [(word, real)] if real.is_file() else []
-            for name, file in paths:
-                printable = redact.line(name)
-                found[printable] = RecipeFile(path=printable, sha256=f"sha256:{sha256_of(file)}")
-        except (OSError, RuntimeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "its symlinks form a loop"
-            raise UsageError(f"cannot be read: {reason}", where=f"--recipe {word}", hint=hint) from None
-        if not paths:
-            raise UsageError("is not a file or a directory with files", where=f"--recipe {word}", hint=hint)
-    return tuple(found[path] for path in sorted(found))
-
-
-def parameters(root: Path, outputs: Sequence[Output]) -> Read:
+def collect(root: Path, outputs: Sequence[Output]) -> Collected:
     """Read the parameters in the configurations among a run's outputs, which are below `root`.
 
     Does not raise errors about the content of a file.
@@ -84,7 +57,7 @@ def parameters(root: Path, outputs: Sequence[Output]) -> Read:
             unread.append(redact.line(f"{output.path} ({error})"))
             continue
         found += [Parameter(name=name, value=value, file=output.path) for name, value in values.items()]
-    return Read(tuple(sorted(found, key=lambda parameter: (parameter.file, parameter.name))), tuple(unread))
+    return Collected(tuple(sorted(found, key=lambda parameter: (parameter.file, parameter.name))), tuple(unread))
 
 
 class _UnreadError(Exception):
