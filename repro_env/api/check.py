@@ -17,7 +17,6 @@ from repro_env.compare.environments import code, comparison, sides
 from repro_env.compare.environments import identity as environment
 from repro_env.compare.environments.comparison import Comparison
 from repro_env.compare.environments.difference import Difference, NotCompared, sort_differences
-from repro_env.environment.live import Request
 from repro_env.environment.python import selection as targets
 from repro_env.environment.python.selection import Target
 from repro_env.runs.start import sourcedirectory
@@ -114,15 +113,9 @@ def _compare_environment(
         spec_directory if source is None else sourcedirectory.default_directory(source, spec_directory)
     )
     try:
-        request = Request(
-            target=target,
-            environ=with_captured_variables(spec, options.environ),
-            workspace=Path(source.path) if source is not None and options.python is None else directory,
-            store=store,
-            programs=spec.observed.programs,
-            added=spec.observed.variables.added,
-        )
-        live = sides.live_side(request, tell)
+        environ = with_captured_variables(spec, options.environ)
+        workspace = Path(source.path) if source is not None and options.python is None else directory
+        live = sides.live_side(target, environ, workspace, store, tell, like=spec)
     except (NetworkError, LockError) as error:
         # New packages need an answer of the index to be identified. Names and versions can be compared without it.
         why = f"new packages could not be identified: {error}"

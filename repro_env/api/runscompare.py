@@ -168,9 +168,8 @@ def _listing(run: Run, specs: Specs, store: Store) -> Mapping[str, Entry] | None
     if spec is None or source is None:
         return None
     with contextlib.suppress(ArtifactError):
-        tree = trees.spec_tree(source.tree, spec.directory, store) if source.tree.sha256 == fact.digest else None
-        if tree is not None:
-            return tree.entries
+        if source.tree.sha256 == fact.digest:
+            return trees.spec_tree(source.tree, spec.directory, store).entries
     return None
 
 

@@ -240,7 +240,7 @@ def test_code_and_data_of_a_spec_are_not_compared_with_a_live_environment(
     data = (Data(path="/data", digest=made.digest, files=1, size=1),)
     made = msgspec.structs.replace(made, observed=msgspec.structs.replace(made.observed, data=data))
     rewrite(tmp_path / "one", made)
-    monkeypatch.setattr(sides, "live_side", lambda request, tell: spec_side(made, tmp_path / "one", "live", store))
+    monkeypatch.setattr(sides, "live_side", lambda *_, like: spec_side(made, tmp_path / "one", "live", store))
     left, right = ("one", sys.executable) if is_left else (sys.executable, "one")
     result = run_diff(left, right, tmp_path, store)
     assert result.differences == ()

@@ -13,6 +13,7 @@ from repro_env.compare.environments.sides import Side
 from repro_env.oci import config
 from repro_env.schema.artifact import TreeBlob, Wheel
 from repro_env.schema.errors import ArtifactError
+from repro_env.schema.spec import Spec
 from repro_env.store.store import Store
 
 _SAME_FILES = "another wheel with the same files"
@@ -32,49 +33,42 @@ class Comparison(msgspec.Struct, frozen=True):
 
 def environments(left: Side, right: Side, store: Store) -> Comparison:
     """Compare the identities of two environments and the recorded facts of their machines."""
-    is_base_different = any(pair.part == "base" for pair in identity.pairs(left.identity, right.identity))
+    old, new = left.spec, right.spec
+    is_base_different = any(pair.part == "base" for pair in identity.pairs(old.identity, new.identity))
     differences = (
         *files(left, right, store),
-        *identity.settings(left.identity, right.identity),
-        *machine.packages(left.observed.system_packages, right.observed.system_packages, counts=is_base_different),
-        *machine.observations(left.observed, right.observed),
+        *identity.settings(old.identity, new.identity),
+        *machine.packages(old.observed.system_packages, new.observed.system_packages, counts=is_base_different),
+        *machine.observations(old.observed, new.observed),
     )
     # Digests also cover the wheel files: they can differ although the installed files are the same.
     only_wheels_differ = any(difference.why == _SAME_FILES for difference in differences) and not any(
         difference.counts for difference in differences
     )
-    return Comparison(sort_differences((*differences, *_compare_digests(left, right, only_wheels_differ=only_wheels_differ))))
+    return Comparison(sort_differences((*differences, *_compare_digests(old, new, only_wheels_differ=only_wheels_differ))))
 
 
 def files(left: Side, right: Side, store: Store) -> tuple[Difference, ...]:
     """Compare the files: artifacts and trees, but neither variables nor recorded facts. The result is sort_differences."""
-    differences: list[Difference] = []
-    differences += identity.artifacts(left.identity, right.identity)
-    for old, new in identity.different_builds(left.identity, right.identity):
-        differences += _compare_builds(old, new, left, right, store)
-    for pair in identity.pairs(left.identity, right.identity):
-        differences += _compare_trees(pair, left, right)
+    old, new = left.spec.identity, right.spec.identity
+    differences = list(identity.artifacts(old, new))
+    for was, now in identity.different_builds(old, new):
+        differences += _compare_builds(was, now, left.spec, right.spec, store)
+    for pair in identity.pairs(old, new):
+        differences += _compare_trees(pair, left, right, store)
     return sort_differences(differences)
 
 
-def _compare_trees(pair: Pair, left: Side, right: Side) -> tuple[Difference, ...]:
+def _compare_trees(pair: Pair, left: Side, right: Side, store: Store) -> tuple[Difference, ...]:
     """Return the paths that differ in a tree, or one difference for the tree with the reason why its paths are unknown."""
-    sides = []
     try:
-        for side in (left, right):
-            tree = side.tree(pair.part)
-            if tree is None:
-                why = f"{_UNKNOWN}: the tree of {side.name} is neither next to the spec nor in the store"
-                return (_tree_difference(pair, why),)
-            owners = side.owners() if pair.part == "overlay" else paths.Owners({})
-            sides.append(paths.Side(tree, side.identity, owners))
-        differences = paths.differences(pair.part, *sides)
+        differences = paths.differences(pair.part, left, right, store)
     except ArtifactError as error:
         return (_tree_difference(pair, f"{_UNKNOWN}: {error}"),)
     if differences:
         return differences
     # The digests differ, so there must be a difference even if no path has one.
-    moved = left.identity.layout.prefix != right.identity.layout.prefix
+    moved = left.spec.identity.layout.prefix != right.spec.identity.layout.prefix
     why = "the same files at another prefix" if moved else f"{_UNKNOWN}: all paths are equal"
     return (_tree_difference(pair, why, moved=moved),)
 
@@ -90,12 +84,13 @@ def _tree_difference(pair: Pair, why: str, *, moved: bool = False) -> Difference
     )
 
 
-def _compare_builds(old: Wheel, new: Wheel, left: Side, right: Side, store: Store) -> list[Difference]:
+def _compare_builds(old: Wheel, new: Wheel, left: Spec, right: Spec, store: Store) -> list[Difference]:
     """Compare two builds of one version: list the files that differ if the store knows both wheels."""
     difference = identity.build_difference(old, new, right.identity)
     uncounted = msgspec.structs.replace(difference, level="distributions", why=_SAME_FILES, counts=False)
     requirement = f"{new.name}=={new.version}"  # a layer contains only the files that its wheels install
-    if {layer.diff_id for layer in left.layers if requirement in layer.holds} & {layer.diff_id for layer in right.layers}:
+    layers = {layer.diff_id for layer in right.expected.layers}
+    if any(layer.diff_id in layers for layer in left.expected.layers if requirement in layer.holds):
         return [uncounted]
     files = paths.build_differences(old, new, left.identity, right.identity, store)
     if files is None:
@@ -104,7 +99,7 @@ def _compare_builds(old: Wheel, new: Wheel, left: Side, right: Side, store: Stor
     return [difference, *files] if files else [uncounted]
 
 
-def _compare_digests(left: Side, right: Side, *, only_wheels_differ: bool) -> Iterator[Difference]:
+def _compare_digests(left: Spec, right: Spec, *, only_wheels_differ: bool) -> Iterator[Difference]:
     """Compare what depends on everything else: the spec digest and the image ID.
 
     `only_wheels_differ`: wheel files differ but their installed files do not; then the digests do not count.
@@ -112,9 +107,10 @@ def _compare_digests(left: Side, right: Side, *, only_wheels_differ: bool) -> It
     if left.digest != right.digest:
         why = "covers the wheel files too" if only_wheels_differ else "covers all differences above that count"
         yield _digest_difference("spec digest", left.digest, right.digest, why, counts=not only_wheels_differ)
-    if left.image_id != right.image_id:
+    old, new = left.expected.image_id, right.expected.image_id
+    if old != new:
         why = f"the image config contains the layers, the variables and {config.LABEL}"
-        yield _digest_difference("image ID", left.image_id, right.image_id, why, counts=not only_wheels_differ)
+        yield _digest_difference("image ID", old, new, why, counts=not only_wheels_differ)
 
 
 def _digest_difference(what: str, left: str, right: str, why: str, *, counts: bool) -> Difference:

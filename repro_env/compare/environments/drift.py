@@ -70,7 +70,6 @@ def _imports_from(spec: Spec, directory: str) -> list[str]:
 def check_drift(spec: Spec, spec_directory: Path, launch: Launch, store: Store, tell: Tell) -> None:
     """Raise `DriftError` if any file of the live environment differs from the capture."""
     from repro_env.compare.environments import comparison, sides
-    from repro_env.environment.live import Request
     from repro_env.environment.python import selection
 
     environ = {variable.name: variable.value for variable in launch.env}
@@ -79,15 +78,9 @@ def check_drift(spec: Spec, spec_directory: Path, launch: Launch, store: Store, 
     if captured is not None:
         environ["PYTHONPATH"] = captured
     with tell.progress(0, "comparing the environment with the capture"):
-        request = Request(
-            target=selection.captured(spec.identity.command),
-            environ=environ,
-            workspace=Path(plan.workspace_of(spec)),  # paths into it are code, even if the code is elsewhere now
-            store=store,
-            programs=spec.observed.programs,
-            added=spec.observed.variables.added,
-        )
-        live = sides.live_side(request, Silent())  # its messages are about a capture
+        target = selection.captured(spec.identity.command)
+        workspace = Path(plan.workspace_of(spec))  # paths into it are code, even if the code is elsewhere now
+        live = sides.live_side(target, environ, workspace, store, Silent(), like=spec)  # its messages are about a capture
         captured_side = sides.spec_side(spec, spec_directory, "the capture", store)
         differences = [difference for difference in comparison.files(captured_side, live, store) if difference.counts]
     if differences:

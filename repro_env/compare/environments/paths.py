@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-import msgspec
-
 from repro_env.compare.environments.difference import Difference, Level
 from repro_env.compare.environments.identity import LEVEL, Part, level_of
-from repro_env.compare.environments.trees import Change, FileTree, changes, describe
+from repro_env.compare.environments.sides import Side
+from repro_env.compare.environments.trees import Change, changes, describe
 from repro_env.oci import conda, wheel, wheellayers
 from repro_env.oci.entry import Entry
 from repro_env.oci.paths import inside, root_of
 from repro_env.schema.artifact import CondaPackage, Wheel
 from repro_env.schema.errors import ArtifactError, SpecError
-from repro_env.schema.spec import Identity, WheelHint
+from repro_env.schema.spec import Identity, Spec
 from repro_env.store.packages import condafile
 from repro_env.store.packages.wheelfile import FACTS
 from repro_env.store.store import Store
@@ -35,9 +34,10 @@ class Owners:
                     self._directories[path] = ""
 
     @staticmethod
-    def from_store(identity: Identity, hints: Iterable[WheelHint], store: Store) -> Owners:
-        """Return the owners for those packages of an identity that the store knows. `hints`: the hints of its conda packages."""
-        urls = {hint.sha256: hint.urls for hint in hints}
+    def from_store(spec: Spec, store: Store) -> Owners:
+        """Return the owners for those packages of a spec that the store knows."""
+        identity = spec.identity
+        urls = {hint.sha256: hint.urls for hint in spec.hints.packages}
         files: dict[str, str] = {}
         for package in identity.packages:
             for path in _package_entries(package, identity, urls.get(package.sha256, ()), store) or ():
@@ -85,17 +85,15 @@ def _by_path(installed: wheel.Installed) -> dict[str, Entry]:
     return {entry.path: entry for entry in entries}
 
 
-class Side(msgspec.Struct, frozen=True):
-    """One side of a tree."""
+class _Tree:
+    """A tree of one side of a comparison, with paths as they are printed."""
 
-    tree: FileTree
-    identity: Identity
-    owners: Owners
-
-    @property
-    def root(self) -> str:
+    def __init__(self, side: Side, part: Part, store: Store) -> None:
+        self.tree = side.tree(part)
+        self.prefix = side.spec.identity.layout.prefix
+        self.root = inside(root_of(side.spec.identity.layout))
         """Path of the prefix in the image."""
-        return inside(root_of(self.identity.layout))
+        self.owners = Owners.from_store(side.spec, store) if part == "overlay" else Owners({})
 
     def shown(self, path: str) -> str:
         """Return a path of the image as it is printed: relative to the prefix if it is below the prefix."""
@@ -122,14 +120,15 @@ class Side(msgspec.Struct, frozen=True):
         return {self.shown(path): data for path, data in contents.items()}
 
 
-def differences(part: Part, left: Side, right: Side) -> tuple[Difference, ...]:
-    """Return the paths of a tree that differ."""
-    found = changes(left.listing(), right.listing())
+def differences(part: Part, left: Side, right: Side, store: Store) -> tuple[Difference, ...]:
+    """Return the paths of a tree that differ. Raises `ArtifactError` if a tree is damaged, or its paths are not known."""
+    old, new = (_Tree(side, part, store) for side in (left, right))
+    found = changes(old.listing(), new.listing())
     if part != "overlay":
         return tuple(_difference(part, change) for change in found)
-    moved = _same_but_prefix(found, left, right)
+    moved = _same_but_prefix(found, old, new)
     rows = (
-        _overlay_difference(change, left.owner(change.path), right.owner(change.path), moved=change.path in moved)
+        _overlay_difference(change, old.owner(change.path), new.owner(change.path), moved=change.path in moved)
         for change in found
     )
     return tuple(row for row in rows if (row.left or "removed") != (row.right or "removed"))
@@ -202,9 +201,9 @@ def _kind(entry: Entry | None) -> str:
     return "" if entry is None else entry.kind
 
 
-def _same_but_prefix(found: Iterable[Change], left: Side, right: Side) -> set[str]:
+def _same_but_prefix(found: Iterable[Change], left: _Tree, right: _Tree) -> set[str]:
     """Return the paths of changed files that differ only in the prefix in them."""
-    old, new = left.identity.layout.prefix, right.identity.layout.prefix
+    old, new = left.prefix, right.prefix
     paths = [change.path for change in found if change.how == "content"]
     if old == new or not old or not new or not paths:
         return set()

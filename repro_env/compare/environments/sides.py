@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -13,14 +13,13 @@ import msgspec
 from repro_env.compare.environments import trees
 from repro_env.compare.environments.identity import Part
 from repro_env.compare.environments.identity import tree as tree_of
-from repro_env.compare.environments.paths import Owners
 from repro_env.compare.environments.trees import FileTree
 from repro_env.environment.live import Request
+from repro_env.environment.python.selection import Target
 from repro_env.environment.system.tree import Tree
 from repro_env.schema.errors import SpecError
-from repro_env.schema.image import Layer
 from repro_env.schema.progress import Tell
-from repro_env.schema.spec import Identity, Observed, Spec
+from repro_env.schema.spec import Spec
 from repro_env.specs.argument import open_spec, reference_of
 from repro_env.store.specs.lookup import DIRECTORY, FILE, locate
 from repro_env.store.store import Store
@@ -34,37 +33,40 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     """The user's name for it."""
     kind: Literal["spec", "live"]
-    identity: Identity
-    digest: str
-    """The spec digest."""
-    image_id: str
-    layers: tuple[Layer, ...]
-    observed: Observed
-    tree: Callable[[Part], FileTree | None]
-    """Return one tree of the environment; None if its paths are not known. Raises `ArtifactError` if it is damaged."""
-    owners: Callable[[], Owners]
+    spec: Spec
+    """The spec; for a live environment, the one that a capture would write."""
+    tree: Callable[[Part], FileTree]
+    """Return one tree of the environment. Raises `ArtifactError` if it is damaged, or if its paths are not known."""
 
 
 def spec_side(spec: Spec, directory: Path, name: str, store: Store) -> Side:
+    """Return the side for a spec. `directory`: the directory with its `blobs/`."""
     return Side(
         name=name,
         kind="spec",
-        identity=spec.identity,
-        digest=spec.digest,
-        image_id=spec.expected.image_id,
-        layers=spec.expected.layers,
-        observed=spec.observed,
+        spec=spec,
         tree=lambda part: trees.spec_tree(tree_of(spec.identity, part), directory, store),
-        owners=lambda: Owners.from_store(spec.identity, spec.hints.packages, store),
     )
 
 
-def live_side(request: Request, tell: Tell) -> Side:
-    """Lock an environment as a capture does, and write nothing. Raises what a capture raises."""
+def live_side(
+    target: Target, environ: Mapping[str, str], workspace: Path, store: Store, tell: Tell, *, like: Spec | None = None
+) -> Side:
+    """Lock an environment as a capture does, and write nothing. Raises what a capture raises.
+
+    `workspace`: the directory of the code. `like`: the spec whose options are used, such as further programs.
+    """
     from repro_env.environment import assembly, lock
     from repro_env.environment.wheels import layers
 
-    store = request.store
+    request = Request(
+        target=target,
+        environ=environ,
+        workspace=workspace,
+        store=store,
+        programs=like.observed.programs if like is not None else (),
+        added=like.observed.variables.added if like is not None else (),
+    )
     locked = lock.lock(request, tell)
     spec = assembly.spec(locked, lambda tree: layers.tree_blob(tree.entries, tree.contents, facts=store.facts))
     locked.check_unchanged()
@@ -75,24 +77,7 @@ def live_side(request: Request, tell: Tell) -> Side:
         "interpreter": live.interpreter,
         "overlay": locked.overlay,
     }
-    return Side(
-        name=live.facts.command,
-        kind="live",
-        identity=spec.identity,
-        digest=spec.digest,
-        image_id=spec.expected.image_id,
-        layers=spec.expected.layers,
-        observed=spec.observed,
-        tree=lambda part: trees.live_tree(live_trees[part]),
-        owners=lambda: Owners.from_store(spec.identity, spec.hints.packages, store),
-    )
-
-
-class SpecOperand(msgspec.Struct, frozen=True):
-    name: str
-    spec: Spec
-    directory: Path
-    """Directory of the spec and of `blobs/`."""
+    return Side(name=live.facts.command, kind="live", spec=spec, tree=lambda part: trees.live_tree(live_trees[part]))
 
 
 class LiveOperand(msgspec.Struct, frozen=True):
@@ -101,11 +86,8 @@ class LiveOperand(msgspec.Struct, frozen=True):
     """An interpreter or an environment's directory; None for the active environment, as `capture` chooses it."""
 
 
-Operand = SpecOperand | LiveOperand
-
-
-def parse_operand(word: str, start: Path, store: Store) -> Operand:
-    """Return what a word names: a path, else a program on PATH. Raises `SpecError` if it names nothing."""
+def parse_operand(word: str, start: Path, store: Store) -> Side | LiveOperand:
+    """Return what a word names: a spec by its path or reference, else a live environment. Raises `SpecError` if it names nothing."""
     if word == _LIVE:
         return LiveOperand(_LIVE, None)
     path = Path(os.path.normpath(start / word))
@@ -113,12 +95,12 @@ def parse_operand(word: str, start: Path, store: Store) -> Operand:
     if path.is_dir():
         if not (path / FILE).is_file() and not (path / DIRECTORY / FILE).is_file() and _holds_python(path):
             return LiveOperand(word, live)
-        return SpecOperand(word, *locate(word, start))
+        return spec_side(*locate(word, start), word, store)
     if path.is_file() and path.suffix != ".json" and os.access(path, os.X_OK):
         return LiveOperand(word, live)
     if path.exists() or reference_of(word) is not None:
         opened = open_spec(word, start, store)
-        return SpecOperand(word, opened.spec, opened.directory)
+        return spec_side(opened.spec, opened.directory, word, store)
     if "/" not in word and shutil.which(word):
         return LiveOperand(word, word)
     raise SpecError(

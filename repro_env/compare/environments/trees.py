@@ -12,6 +12,7 @@ from repro_env.environment.system.tree import Tree
 from repro_env.io.files import FileContents, walk
 from repro_env.oci.entry import Contents, Entry
 from repro_env.schema.artifact import TreeBlob
+from repro_env.schema.errors import ArtifactError
 from repro_env.store.hashes import FileHashes
 from repro_env.store.specs.blobs import SpecBlobs
 from repro_env.store.store import Store
@@ -31,10 +32,10 @@ class FileTree(msgspec.Struct, frozen=True):
 EMPTY = FileTree({}, lambda _: {})
 
 
-def spec_tree(blob: TreeBlob | None, directory: Path, store: Store) -> FileTree | None:
-    """Return a tree of a spec: unpacked in the store, else from `directory/blobs`; None if neither has it.
+def spec_tree(blob: TreeBlob | None, directory: Path, store: Store) -> FileTree:
+    """Return a tree of a spec: unpacked in the store, else from `directory/blobs`.
 
-    Raises `ArtifactError` if the tree is damaged.
+    Raises `ArtifactError` if neither has it, or if it is damaged.
     """
     if blob is None:
         return EMPTY
@@ -43,7 +44,7 @@ def spec_tree(blob: TreeBlob | None, directory: Path, store: Store) -> FileTree 
         return stored_tree(layer, store.hashes)
     blobs = SpecBlobs(directory / "blobs")
     if blobs.path(blob.sha256) is None:
-        return None
+        raise ArtifactError("this tree is neither next to the spec nor in the store", where=blob.sha256)
     return FileTree(
         {entry.path: entry for entry in blobs.entries(blob, store.facts)}, lambda paths: _read_blob(blobs, blob, paths)
     )

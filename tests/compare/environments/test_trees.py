@@ -36,8 +36,7 @@ def blob(entries: list[Entry], tmp_path: Path) -> TreeBlob:
     return SpecBlobs(tmp_path / "blobs").add_tree(members(entries, specs._Held(FILES)))
 
 
-def check(tree: FileTree | None, entries: list[Entry]) -> None:
-    assert tree is not None
+def check(tree: FileTree, entries: list[Entry]) -> None:
     assert list(tree.entries.values()) == entries
     assert tree.contents({"a/y", "a/link", "nothing"}) in ({"a/y": b"text"}, {})
 
@@ -49,23 +48,20 @@ def test_a_blob_the_store_and_the_machine_give_the_same_listing(
     store.layers.unpack(blob.sha256, SpecBlobs(tmp_path / "blobs").tree(blob))
     found = trees.spec_tree(blob, tmp_path / "elsewhere", store)
     check(found, entries)
-    assert found is not None
     assert found.contents({"a/y"}) == {"a/y": b"text"}
     check(trees.live_tree(Tree(entries=tuple(entries), contents=specs._Held(FILES))), entries)
 
 
-def test_an_absent_tree_is_empty_and_a_missing_tree_is_none(blob: TreeBlob, tmp_path: Path, store: Store) -> None:
-    empty = trees.spec_tree(None, tmp_path, store)
-    assert empty is not None
-    assert empty.entries == {}
-    assert trees.spec_tree(blob, tmp_path / "elsewhere", store) is None
+def test_an_absent_tree_is_empty_and_a_missing_tree_is_an_error(blob: TreeBlob, tmp_path: Path, store: Store) -> None:
+    assert trees.spec_tree(None, tmp_path, store).entries == {}
+    with pytest.raises(ArtifactError, match="neither next to the spec nor in the store"):
+        trees.spec_tree(blob, tmp_path / "elsewhere", store)
 
 
 def test_a_symlink_of_a_layer_does_not_lead_out_of_it(blob: TreeBlob, tmp_path: Path, store: Store) -> None:
     """`a/link` leads to /etc, so a path below it is on this machine and not in the layer."""
     store.layers.unpack(blob.sha256, SpecBlobs(tmp_path / "blobs").tree(blob))
     found = trees.spec_tree(blob, tmp_path, store)
-    assert found is not None
     assert Path("/etc/passwd").exists()
     assert "a/link/passwd" not in found.entries
     assert found.contents({"a/link/passwd"}) == {}
@@ -84,7 +80,6 @@ def test_large_files_are_not_read_into_memory(tmp_path: Path, store: Store) -> N
     entries = [Entry("big", "file", False, len(data), digest)]
     blob = SpecBlobs(tmp_path / "blobs").add_tree(members(entries, specs._Held({"big": data})))
     found = trees.spec_tree(blob, tmp_path, store)
-    assert found is not None
     assert found.entries["big"].sha256 == digest
     assert found.contents({"big"}) == {}
 
