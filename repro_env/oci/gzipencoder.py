@@ -28,10 +28,9 @@ from functools import lru_cache
 import msgspec
 
 from repro_env.oci import tar
-from repro_env.oci.entry import Entry, Members
+from repro_env.oci.entry import Members
 from repro_env.oci.inflate import Deflated
 from repro_env.oci.layer import blocks
-from repro_env.schema.errors import ArtifactError
 
 ENCODER = 1
 """Version of the rules above."""
@@ -72,8 +71,7 @@ def _pieces(members: Members, prove: Callable[[bytes], None]) -> Iterator[bytes]
         if entry.kind != "file":
             continue
         if isinstance(content, Deflated):
-            if content.size != entry.size:
-                raise _wrong_size(entry, content.size)
+            tar.check_size(entry, content.size)
             if not content.size:
                 continue
             yield run.end()
@@ -92,8 +90,7 @@ def _pieces(members: Members, prove: Callable[[bytes], None]) -> Iterator[bytes]
                 size += len(block)
                 prove(block)
                 yield run.stored(block)
-            if size != entry.size:
-                raise _wrong_size(entry, size)
+            tar.check_size(entry, size)
         if padding := -entry.size % tar.BLOCK:
             prove(bytes(padding))
             yield run.coded(bytes(padding))
@@ -221,11 +218,3 @@ def _repeated(byte: int, times: int) -> tuple[int, int]:
         bits |= (code | (take - least) << length) << count
         count += length + extra + 5  # the distance 1 is five zero bits
     return bits, count
-
-
-def _wrong_size(entry: Entry, size: int) -> ArtifactError:
-    return ArtifactError(
-        f"the file has {size} bytes instead of the expected {entry.size}",
-        where=entry.path,
-        hint="its archive is inconsistent or was changed; delete the archive from the store and rebuild",
-    )

@@ -11,7 +11,9 @@ The reader accepts exactly what the encoder writes, because a bundled blob is un
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
+from typing import Literal
 
 from repro_env.oci.entry import CHUNK, Entry, Member, Members
 from repro_env.schema.errors import ArtifactError
@@ -24,6 +26,7 @@ WHITEOUT = ".wh."
 """OCI image spec, "Whiteouts"."""
 MAX_PAX = 1 << 16
 _TYPES = {"file": b"0", "link": b"2", "dir": b"5", "gone": b"0"}
+_KINDS: dict[bytes, Literal["file", "link", "dir", "gone"]] = {b"0": "file", b"2": "link", b"5": "dir"}
 SHARED = ("tmp", "var/tmp")
 """Directories that get mode 1777 in every layer that contains them, because a container may run as any user."""
 _MODES = {"link": 0o777, "gone": 0o644}
@@ -38,15 +41,20 @@ def write(members: Members) -> Iterator[bytes]:
             for chunk in chunks:
                 size += len(chunk)
                 yield chunk
-            if size != entry.size:
-                raise ArtifactError(
-                    f"the file has {size} bytes instead of the expected {entry.size}",
-                    where=entry.path,
-                    hint="it changed while it was read; try again",
-                )
+            check_size(entry, size)
             if padding := -size % BLOCK:
                 yield bytes(padding)
     yield bytes(2 * BLOCK)
+
+
+def check_size(entry: Entry, size: int) -> None:
+    """Raise `ArtifactError` unless a content has the size of its entry."""
+    if size != entry.size:
+        raise ArtifactError(
+            f"the file has {size} bytes instead of the expected {entry.size}",
+            where=entry.path,
+            hint="it changed while it was read, or its archive is inconsistent; try again",
+        )
 
 
 def header(entry: Entry) -> bytes:
@@ -112,19 +120,18 @@ def read(take: Callable[[int], bytes], *, where: str) -> Iterator[Member]:
             if _exactly(take, BLOCK, where) != bytes(BLOCK) or take(1):
                 raise _bad("the tar does not end with two zero blocks", where)
             return
-        pax: dict[bytes, bytes] = {}
-        if block[156:157] == b"x":
-            length = _octal(block[124:136], where)
-            if not 0 < length <= MAX_PAX:
-                raise _bad("the tar has an extended header of an impossible size", where)
-            pax = _records(_exactly(take, length, where), where)
-            padding = _exactly(take, -length % BLOCK, where)
-            first = block + _joined(pax) + padding
-            block = _exactly(take, BLOCK, where)
-        else:
-            first = b""
-        entry = _entry(block, pax, where)
-        if header(entry) != (first + block):
+        raw, pax = block, dict[bytes, bytes]()
+        entry = None
+        with contextlib.suppress(ValueError, KeyError):  # raised by `_records` and `_entry`
+            if block[156:157] == b"x":
+                length = int(block[124:135], 8)
+                if not 0 < length <= MAX_PAX:
+                    raise ValueError
+                extended = _exactly(take, length + -length % BLOCK, where)
+                block = _exactly(take, BLOCK, where)
+                raw, pax = raw + extended + block, _records(extended[:length])
+            entry = _entry(block, pax)
+        if entry is None or header(entry) != raw:
             raise _bad("the tar has a header that repro-env does not write", where)
         if entry.key <= last:
             raise _bad(f"the tar has {entry.path!r} twice or out of order", where)
@@ -152,62 +159,38 @@ def _content(take: Callable[[int], bytes], unread: list[int], where: str) -> Ite
         yield chunk
 
 
-def _entry(block: bytes, pax: dict[bytes, bytes], where: str) -> Entry:
-    try:
-        name = pax.get(b"path", block[:100].rstrip(b"\0")).decode()
-        link = pax.get(b"linkpath", block[157:257].rstrip(b"\0")).decode()
-    except UnicodeDecodeError:
-        raise _bad("the tar has a name that is not UTF-8", where) from None
-    if b"size" in pax:
-        if not (pax[b"size"].isdigit() and len(pax[b"size"]) < 19):
-            raise _bad("the tar has a size that is not a number", where)
-        size = int(pax[b"size"])
-    else:
-        size = _octal(block[124:136], where)
-    kind, mode = block[156:157], _octal(block[100:108], where)
-    path = name.removesuffix("/")
+def _entry(block: bytes, pax: dict[bytes, bytes]) -> Entry:
+    """Return the entry of a header. Raises `ValueError` or `KeyError` if the header has none.
+
+    Only what an entry may hold is checked: `read` writes the header again and compares all bytes.
+    """
+    path = pax.get(b"path", block[:100].rstrip(b"\0")).decode().removesuffix("/")
+    target = pax.get(b"linkpath", block[157:257].rstrip(b"\0")).decode()
+    size = int(pax[b"size"]) if b"size" in pax else int(block[124:135], 8)
+    kind = _KINDS[block[156:157]]
+    directory, slash, name = path.rpartition("/")
+    if kind == "file" and name.startswith(WHITEOUT):
+        kind, name = "gone", name.removeprefix(WHITEOUT)
+        path = f"{directory}{slash}{name}"
     parts = path.split("/")
-    if not all(parts) or "." in parts or ".." in parts or "\0" in name + link:
-        raise _bad(f"the tar has the invalid path {name!r}", where)
-    if kind == b"5":
-        return Entry(path, "dir")
-    if kind == b"2":
-        if not link:
-            raise _bad(f"the tar has the symlink {path!r} without a target", where)
-        return Entry(path, "link", target=link)
-    if kind != b"0":
-        raise _bad(f"the tar has {path!r}, which is not a file, directory or symlink", where)
-    if parts[-1].startswith(WHITEOUT):
-        hidden = parts[-1].removeprefix(WHITEOUT)
-        if hidden in ("", ".", "..") or hidden.startswith(WHITEOUT):
-            raise _bad(f"the tar has the invalid path {name!r}", where)
-        return Entry("/".join([*parts[:-1], hidden]), "gone")
-    return Entry(path, "file", mode == 0o755, size)
+    if not all(parts) or "." in parts or ".." in parts or "\0" in path + target:
+        raise ValueError
+    if size < 0 or (kind == "link") != bool(target) or (kind == "gone" and name.startswith(WHITEOUT)):
+        raise ValueError
+    return Entry(path, kind, kind == "file" and block[100:107] == b"0000755", size, target=target)
 
 
-def _records(body: bytes, where: str) -> dict[bytes, bytes]:
-    records: dict[bytes, bytes] = {}
+def _records(body: bytes) -> dict[bytes, bytes]:
+    """Return the records of a pax header. Raises `ValueError` if it has none."""
+    records = {}
     while body:
-        length, space, _ = body.partition(b" ")
-        if not space or not length.isdigit() or not len(length) < int(length[:6]) <= len(body):
-            raise _bad("the tar has a damaged extended header", where)
-        record, body = body[: int(length)], body[int(length) :]
-        key, equals, value = record[len(length) + 1 : -1].partition(b"=")
-        if not equals or key in records or key not in (b"path", b"linkpath", b"size"):
-            raise _bad("the tar has an extended header that repro-env does not write", where)
+        length = int(body.partition(b" ")[0])
+        if length < 1:
+            raise ValueError
+        key, _, value = body[:length].partition(b" ")[2].removesuffix(b"\n").partition(b"=")
         records[key] = value
+        body = body[length:]
     return records
-
-
-def _joined(pax: dict[bytes, bytes]) -> bytes:
-    return b"".join(_record(key, value) for key, value in pax.items())
-
-
-def _octal(field: bytes, where: str) -> int:
-    digits = field.rstrip(b"\0 ")
-    if not digits or not digits.isdigit() or b"8" in digits or b"9" in digits:
-        raise _bad("the tar has a damaged header", where)
-    return int(digits, 8)
 
 
 def _exactly(take: Callable[[int], bytes], count: int, where: str) -> bytes:

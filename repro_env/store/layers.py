@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import os
 import secrets
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 from repro_env.io.files import FileContents, Found, locked, room, walk
 from repro_env.oci import layer, tar
 from repro_env.oci.entry import Entry, Members, members
-from repro_env.schema.errors import ArtifactError, BuildError, ReproEnvError, StoreError
+from repro_env.schema.errors import BuildError, ReproEnvError, StoreError
 from repro_env.store.bootmarks import Boot
 from repro_env.store.filenames import hex_of
 from repro_env.store.temporary import Temp
@@ -166,12 +165,13 @@ def entry(directory: Path, found: Found, sha256: str = "") -> Entry:
 
 
 def _write(root: Path, members: Members, size: int) -> str:
-    """Write the members below the new directory `root`. Returns the diff ID of their tar."""
-    hasher = hashlib.sha256()
-    tree = _Tree(root, size)
+    """Write the members below the new directory `root`. Returns the diff ID of their tar. `size`: in bytes, if it is known."""
+    tree = _Tree(root)
     try:
-        tree.write(members, hasher.update)
-        return f"sha256:{hasher.hexdigest()}"
+        return layer.diff_id(tree.write(members))
+    except OSError as error:
+        with room(root.parent, size):
+            raise _convert_error(error, tree.path) from None
     finally:
         tree.close()
 
@@ -179,10 +179,10 @@ def _write(root: Path, members: Members, size: int) -> str:
 class _Tree:
     """Writes a tree. Every path is created relative to the descriptor of its directory, so no symlink is followed."""
 
-    def __init__(self, root: Path, size: int) -> None:
+    def __init__(self, root: Path) -> None:
+        self.path = ""
+        """The path that is being written, for messages."""
         self._root = root
-        self._size = size
-        """Total size in bytes, if it is known."""
         root.mkdir()
         self._fds = {"": os.open(root, _DIRECTORY)}
         os.fchmod(self._fds[""], 0o755)
@@ -193,67 +193,36 @@ class _Tree:
             os.close(fd)
         self._fds.clear()
 
-    def write(self, members: Members, take: Callable[[bytes], None]) -> None:
-        """Write the members to the disk, and pass the bytes of their tar (as in `oci.tar.write`) to `take`."""
-        path, last_key, written = "", b"", 0
-        try:
-            for entry, chunks in members:
-                path = entry.path
-                key = path.encode()
-                if key <= last_key:
-                    raise BuildError("the path occurs twice or out of order in its layer", where=path)
-                last_key = key
-                take(tar.header(entry))
-                parent, _, name = path.rpartition("/")
-                if name in ("", ".", "..") or len(key) > _LONGEST or "\0" in path + entry.target:
-                    raise BuildError("the path is not a valid path inside a layer", where=repr(path))
-                fd = self._fds.get(parent)
-                if fd is None:
-                    fd = self._directory(parent)
-                if entry.kind == "file":
-                    written += entry.size
-                    self._file(entry, chunks, name, fd, take)
-                elif entry.kind == "dir":
-                    os.mkdir(name, dir_fd=fd)
-                    os.fchmod(self._directory(path), 0o755)
-                    self._made.append(path)
-                elif entry.kind == "link":
-                    os.symlink(entry.target, name, dir_fd=fd)
-                    os.utime(name, ns=_TIME, dir_fd=fd, follow_symlinks=False)
-                else:
-                    _whiteout(path, name, fd)
-            take(bytes(2 * tar.BLOCK))
-            for path in reversed(self._made):
-                os.utime(f"{self._root}/{path}", ns=_TIME, follow_symlinks=False)
-        except OSError as error:
-            with room(self._root.parent, max(self._size, written)):
-                raise _convert_error(error, path) from None
-
-    def _file(self, entry: Entry, chunks: Iterable[bytes], name: str, directory: int, take: Callable[[bytes], None]) -> None:
-        missing = entry.size
-        fd = os.open(name, _NEW, 0o600, dir_fd=directory)
-        try:
-            for chunk in chunks:
-                missing -= len(chunk)
-                if missing < 0:
-                    break
-                take(chunk)
-                written = os.write(fd, chunk)
-                while written < len(chunk):
-                    written += os.write(fd, memoryview(chunk)[written:])
-            if missing:
-                size = f"{entry.size - missing}" if missing > 0 else "more"
-                raise ArtifactError(
-                    f"the file has {size} bytes instead of the expected {entry.size}",
-                    where=entry.path,
-                    hint="it changed while it was read; try again",
-                )
-            os.fchmod(fd, 0o755 if entry.executable else 0o644)  # independent of the umask
-            os.utime(fd, ns=_TIME)
-        finally:
-            os.close(fd)
-        if padding := -entry.size % tar.BLOCK:
-            take(bytes(padding))
+    def write(self, members: Members) -> Members:
+        """Yield the members unchanged, and write each one. The content of a file is written while it is read."""
+        last_key = b""
+        for entry, chunks in members:
+            path = self.path = entry.path
+            key = path.encode()
+            if key <= last_key:
+                raise BuildError("the path occurs twice or out of order in its layer", where=path)
+            last_key = key
+            parent, _, name = path.rpartition("/")
+            if name in ("", ".", "..") or len(key) > _LONGEST or "\0" in path + entry.target:
+                raise BuildError("the path is not a valid path inside a layer", where=repr(path))
+            fd = self._fds.get(parent)
+            if fd is None:
+                fd = self._directory(parent)
+            if entry.kind == "file":
+                yield entry, _file(entry, chunks, name, fd)
+                continue
+            if entry.kind == "dir":
+                os.mkdir(name, dir_fd=fd)
+                os.fchmod(self._directory(path), 0o755)
+                self._made.append(path)
+            elif entry.kind == "link":
+                os.symlink(entry.target, name, dir_fd=fd)
+                os.utime(name, ns=_TIME, dir_fd=fd, follow_symlinks=False)
+            else:
+                _whiteout(path, name, fd)
+            yield entry, ()
+        for path in reversed(self._made):
+            os.utime(f"{self._root}/{path}", ns=_TIME, follow_symlinks=False)
 
     def _directory(self, path: str) -> int:
         """Return the descriptor of an existing directory. The most recent descriptors are kept open."""
@@ -273,6 +242,21 @@ class _Tree:
             oldest = next(name for name in self._fds if name and self._fds[name] != fd)
             os.close(self._fds.pop(oldest))
         return fd
+
+
+def _file(entry: Entry, chunks: Iterable[bytes], name: str, directory: int) -> Iterator[bytes]:
+    """Yield the chunks unchanged, and write them to a new file."""
+    fd = os.open(name, _NEW, 0o600, dir_fd=directory)
+    try:
+        for chunk in chunks:
+            unwritten = memoryview(chunk)
+            while unwritten:
+                unwritten = unwritten[os.write(fd, unwritten) :]
+            yield chunk
+        os.fchmod(fd, 0o755 if entry.executable else 0o644)  # independent of the umask
+        os.utime(fd, ns=_TIME)
+    finally:
+        os.close(fd)
 
 
 def _whiteout(path: str, name: str, directory: int) -> None:
