@@ -16,7 +16,7 @@ from repro_env.compare.environments.difference import Difference, NotCompared, s
 from repro_env.compare.environments.trees import changes, describe
 from repro_env.compare.outputs import results
 from repro_env.compare.outputs.judge import Judge
-from repro_env.compare.runs import CheckpointFiles, Fact, MetricPair, Outputs
+from repro_env.compare.runs import CheckpointFiles, MetricPair, Outputs
 from repro_env.compare.traces import comparison as traces
 from repro_env.compare.traces import divergence
 from repro_env.oci.entry import Entry
@@ -33,10 +33,8 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     left: Run
     right: Run
     tags: tuple[tuple[str, ...], tuple[str, ...]]
-    facts: tuple[Fact, ...]
-    """Recorded facts that differ."""
     differences: tuple[Difference, ...]
-    """Differences of environment, code and data, ordered."""
+    """Differences of the recorded facts, environment, code and data, ordered."""
     not_compared: tuple[NotCompared, ...]
     metrics: tuple[MetricPair, ...]
     outputs: Outputs
@@ -57,7 +55,7 @@ def compare_runs(words: tuple[str, str], runs: Path | None, here: Path, store: S
     left, right = (records.read(_directory(word, runs, here)) for word in words)
     differences, missing = _environment(left, right, here, store)
     differences += _data(left.start, right.start)
-    facts = rules.compare_starts(left.start, right.start)
+    differences += rules.compare_starts(left.start, right.start)
     outputs = Outputs()
     metrics: tuple[MetricPair, ...] = ()
     if left.end is not None and right.end is not None:
@@ -66,8 +64,7 @@ def compare_runs(words: tuple[str, str], runs: Path | None, here: Path, store: S
         )
         checkpoints = _checkpoint_files(left), _checkpoint_files(right)
         outputs = rules.outputs(left.end, right.end, checkpoints, judge.pair_names)
-        facts = (*facts, *rules.compare_ends(left.end, right.end, outputs))
-        facts = tuple(sorted(facts, key=lambda fact: rules.PARTS.index(fact.part)))
+        differences += rules.compare_ends(left.end, right.end, outputs)
         metrics = rules.metrics(left.end.metrics, right.end.metrics, outputs)
     for run in (left, right):
         if run.end is None:
@@ -76,7 +73,6 @@ def compare_runs(words: tuple[str, str], runs: Path | None, here: Path, store: S
         left=left,
         right=right,
         tags=(annotation.tags(annotation.of(left.directory)), annotation.tags(annotation.of(right.directory))),
-        facts=facts,
         differences=sort_differences(differences),
         not_compared=tuple(missing),
         metrics=metrics,

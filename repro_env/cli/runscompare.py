@@ -14,23 +14,13 @@ from repro_env.cli.ui.options import AllOption, JsonOption, RunsOption
 if TYPE_CHECKING:
     from repro_env.api.runscompare import Compared
     from repro_env.cli.ui.page import Page
-    from repro_env.compare.runs import MetricPair, Outputs, Part
+    from repro_env.compare.runs import MetricPair, Outputs
     from repro_env.compare.traces import divergence
     from repro_env.runs.records.records import Run
     from repro_env.schema.run import Metric
 
-_TITLES: dict[Part, str] = {
-    "command": "command",
-    "config": "config",
-    "seeds": "random numbers",
-    "numbers": "how numbers are computed",
-    "machine": "machine",
-    "end": "how the run ended",
-}
 _SHOWN = 15
 """Entries of a list that are shown without --all."""
-_LONG = 60
-"""Characters of a value that are shown without --all."""
 _RUN = "The short ID of a run, the beginning of its ID, `latest`, or its directory."
 
 
@@ -70,24 +60,11 @@ def _print(comparison: Compared, *, complete: bool) -> None:
         page.verdict("same", _summary(comparison.outputs), "green")
     else:
         page.verdict("different", _summary(comparison.outputs), "red")
-    for part, title in _TITLES.items():
-        facts = [fact for fact in comparison.facts if fact.part == part]
-        if facts:
-            page.heading(title)
-            rows = [(fact.what, _values(fact.left, fact.right, complete=complete), fact.of) for fact in facts]
-            page.table(rows)
     differences.show(page, comparison.differences, comparison.not_compared)
     _metrics(page, comparison.metrics, complete=complete)
     _steps(page, comparison.steps)
     _outputs(page, comparison.outputs)
     page.print()
-
-
-def _values(left: str, right: str, *, complete: bool) -> str:
-    """`left -> right`. Long values are shortened if the difference is still visible."""
-    values = [text or "(none)" for text in (left, right)]
-    short = [text if len(text) <= _LONG else f"{text[:_LONG]}…" for text in values]
-    return " -> ".join(values if complete or short[0] == short[1] else short)
 
 
 def _title(run: Run, tags: tuple[str, ...]) -> str:

@@ -4,29 +4,14 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Literal, get_args
 
+from repro_env.compare.environments.difference import Difference, Level, sort_differences
 from repro_env.compare.outputs.comparison import PairNames, by_path, pair
 from repro_env.schema.codec import Frozen
 from repro_env.schema.run import Count, End, Metric, Start
 
-Part = Literal["command", "config", "seeds", "numbers", "machine", "end"]
-"""The command; the configuration; the source of random numbers; the way numbers are computed; the machine; the exit."""
 _EMPTY = (" (pipe)", " (socket)", " (character device)", " (block device)")
 """The ends of lines from `sandbox.outputs` for things that have no content."""
-PARTS: tuple[Part, ...] = get_args(Part)
-
-
-class Fact(Frozen, frozen=True, kw_only=True):
-    """A fact that differs between two records."""
-
-    part: Part
-    what: str
-    of: str = ""
-    """For a value of a configuration: the path of its file, in the left run if it exists there."""
-    left: str
-    """Empty if this record does not have the fact."""
-    right: str
 
 
 class MetricPair(Frozen, frozen=True, kw_only=True):
@@ -76,12 +61,12 @@ class Outputs(Frozen, frozen=True, kw_only=True):
         return bool(self.pairs) and not differing and all(pair.same for pair in self.pairs)
 
 
-def compare_starts(left: Start, right: Start) -> tuple[Fact, ...]:
+def compare_starts(left: Start, right: Start) -> tuple[Difference, ...]:
     """Return the facts that differ between the commands and settings of two runs."""
     return _different(dict(_facts_of_start(left)), dict(_facts_of_start(right)))
 
 
-def compare_ends(left: End, right: End, files: Outputs) -> tuple[Fact, ...]:
+def compare_ends(left: End, right: End, files: Outputs) -> tuple[Difference, ...]:
     """Return the recorded results that differ, without metrics and outputs. `files`: the outputs of the same two runs."""
     return _different(dict(_facts_of_end(left, {})), dict(_facts_of_end(right, _partners(files))))
 
@@ -135,17 +120,17 @@ def _partners(files: Outputs) -> dict[str, str]:
     return {pair.right: pair.left for pair in files.pairs}
 
 
-_Key = tuple[Part, str, str]
+_Key = tuple[Level, str, str]
 _Item = tuple[_Key, str]
 
 
-def _different(left: Mapping[_Key, str], right: Mapping[_Key, str]) -> tuple[Fact, ...]:
-    """Return the facts that differ, in the order of the parts, then of the left record, then of the right record."""
-    keys = sorted(dict.fromkeys((*left, *right)), key=lambda key: PARTS.index(key[0]))
-    return tuple(
-        Fact(part=part, what=what, of=of, left=left.get((part, what, of), ""), right=right.get((part, what, of), ""))
-        for part, what, of in keys
-        if left.get((part, what, of)) != right.get((part, what, of))
+def _different(left: Mapping[_Key, str], right: Mapping[_Key, str]) -> tuple[Difference, ...]:
+    return sort_differences(
+        Difference(
+            level=key[0], what=key[1], of=key[2], left=left.get(key, ""), right=right.get(key, ""), counts=key[0] != "observed"
+        )
+        for key in left.keys() | right.keys()
+        if left.get(key) != right.get(key)
     )
 
 
@@ -163,12 +148,12 @@ def _facts_of_start(start: Start) -> Iterator[_Item]:
     yield ("seeds", "seed", ""), str(start.seed)
     yield ("seeds", "ranks", ""), start.ranks
     yield ("seeds", "ids", ""), start.ids
-    yield ("numbers", "deterministic", ""), start.determinism
-    yield from ((("numbers", f"{variable.name} (requested)", ""), variable.value) for variable in start.threads)
+    yield ("numerics", "deterministic", ""), start.determinism
+    yield from ((("numerics", f"{variable.name} (requested)", ""), variable.value) for variable in start.threads)
     for line in start.host:
         name, _, value = line.partition(" ")
-        yield ("machine", name, ""), value
-    yield ("machine", "repro-env", ""), start.tool
+        yield ("observed", name, ""), value
+    yield ("observed", "repro-env", ""), start.tool
 
 
 def _facts_of_end(end: End, partner: Mapping[str, str]) -> Iterator[_Item]:
@@ -182,23 +167,23 @@ def _facts_of_end(end: End, partner: Mapping[str, str]) -> Iterator[_Item]:
     yield from ((("seeds", what, ""), ", ".join(values)) for what, values in seeds.items())
     yield from ((("seeds", generator, ""), "seeded by repro-env") for generator in end.unseeded)
     yield from _counts("seeds", end.entropy)
-    yield from ((("numbers", fact.name, ""), fact.value) for fact in end.effective)
-    yield from _counts("numbers", end.operations)
+    yield from ((("numerics", fact.name, ""), fact.value) for fact in end.effective)
+    yield from _counts("numerics", end.operations)
     for rank in end.world:
-        yield ("machine", f"rank {rank.rank}", ""), f"of {rank.size} {rank.backend} {rank.device}".rstrip()
-    yield ("machine", "isolation", ""), end.outcome.isolation
+        yield ("observed", f"rank {rank.rank}", ""), f"of {rank.size} {rank.backend} {rank.device}".rstrip()
+    yield ("observed", "isolation", ""), end.outcome.isolation
     for means in end.outcome.means:
         name, _, value = means.partition(": ")
-        yield ("machine", name, ""), value or "used"
+        yield ("observed", name, ""), value or "used"
     outcome = end.outcome
     yield ("end", "exit code", ""), str(outcome.exit_code)
     yield ("end", "signal", ""), str(outcome.signal or "none")
     yield ("end", "out of memory", ""), "yes" if outcome.out_of_memory else "no"
 
 
-def _counts(part: Part, counts: Iterable[Count]) -> Iterator[_Item]:
+def _counts(level: Level, counts: Iterable[Count]) -> Iterator[_Item]:
     for item in counts:
-        yield (part, f"{item.what} at {item.file}:{item.line}" if item.file else item.what, ""), f"{item.count} times"
+        yield (level, f"{item.what} at {item.file}:{item.line}" if item.file else item.what, ""), f"{item.count} times"
 
 
 def _contents(end: End) -> Iterator[tuple[str, str]]:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import msgspec
 
 from repro_env.compare import runs
+from repro_env.compare.environments.difference import Difference
 from repro_env.compare.outputs.judge import Judge
 from repro_env.schema.environment import Variable
 from repro_env.schema.run import Count, End, Fact, Metric, Outcome, Output, Parameter, Seeded, Start
@@ -17,11 +18,11 @@ def make_end(outputs: dict[str, str], *, others: tuple[str, ...] = (), **more: o
     return msgspec.structs.replace(end("x"), outputs=items, others=others, **more)
 
 
-def rows(facts: tuple[runs.Fact, ...]) -> list[tuple[str, str, str, str]]:
-    return [(fact.part, fact.what, fact.left, fact.right) for fact in facts]
+def rows(differences: tuple[Difference, ...]) -> list[tuple[str, str, str, str]]:
+    return [(difference.level, difference.what, difference.left, difference.right) for difference in differences]
 
 
-def test_settings_that_differ_are_listed_in_the_order_of_parts() -> None:
+def test_settings_that_differ_are_listed_in_the_order_of_levels() -> None:
     left = start("x")
     right: Start = msgspec.structs.replace(
         left,
@@ -35,13 +36,13 @@ def test_settings_that_differ_are_listed_in_the_order_of_parts() -> None:
     assert rows(runs.compare_starts(left, right)) == [
         ("command", "command", "train.py", "train.py --lr 1"),
         ("seeds", "seed", "0", "7"),
-        ("numbers", "deterministic", "off", "strict"),
-        ("numbers", "OMP_NUM_THREADS (requested)", "", "2"),
-        ("machine", "cores", "", "4"),
+        ("numerics", "OMP_NUM_THREADS (requested)", "", "2"),
+        ("numerics", "deterministic", "off", "strict"),
+        ("observed", "cores", "", "4"),
     ]
 
 
-def test_results_that_differ_are_listed_in_the_order_of_parts() -> None:
+def test_results_that_differ_are_listed_in_the_order_of_levels() -> None:
     left = make_end({}, unseeded=("numpy default_rng at a.py:1",), effective=(Fact(name="threads", value="2"),))
     right = make_end(
         {},
@@ -53,8 +54,8 @@ def test_results_that_differ_are_listed_in_the_order_of_parts() -> None:
     assert rows(runs.compare_ends(left, right, runs.Outputs())) == [
         ("seeds", "numpy default_rng at a.py:1", "seeded by repro-env", ""),
         ("seeds", "torch.manual_seed at a.py:2", "", "1, 2"),
-        ("numbers", "threads", "2", "1"),
-        ("numbers", "put_ at a.py:7", "", "3 times"),
+        ("numerics", "put_ at a.py:7", "", "3 times"),
+        ("numerics", "threads", "2", "1"),
         ("end", "exit code", "0", "137"),
         ("end", "signal", "none", "9"),
     ]
@@ -67,8 +68,8 @@ def test_the_means_of_runners_are_compared() -> None:
     left = with_means("root: overlay", "workspace: overlay")
     right = with_means("root: overlay", "workspace: copy", "plain")
     assert rows(runs.compare_ends(left, right, runs.Outputs())) == [
-        ("machine", "workspace", "overlay", "copy"),
-        ("machine", "plain", "", "used"),
+        ("observed", "plain", "", "used"),
+        ("observed", "workspace", "overlay", "copy"),
     ]
 
 
@@ -81,7 +82,7 @@ def test_parameters_are_compared_by_their_paired_files() -> None:
     facts = runs.compare_ends(left, right, runs.Outputs(pairs=(runs.Pair(old, new, False),)))
     assert [(fact.what, fact.of, fact.left, fact.right) for fact in facts] == [("lr", old, "1", "2")]
     facts = runs.compare_ends(left, right, runs.Outputs())
-    assert [(fact.of, fact.left, fact.right) for fact in facts] == [(old, "1", ""), (new, "", "2")]
+    assert sorted((fact.of, fact.left, fact.right) for fact in facts) == [(old, "1", ""), (new, "", "2")]
     first = parameter("logs/version_0/hparams.yaml", "1")
     left = make_end({}, parameters=(first, parameter("logs/version_1/hparams.yaml", "3")))
     right = make_end({}, parameters=(first, parameter("logs/version_1/hparams.yaml", "4")))

@@ -10,6 +10,9 @@ from repro_env.compare.environments.difference import LEVELS, Difference, Level,
 SHOWN = 15
 """Differences of one level that are shown without --all."""
 TITLES: Mapping[Level, str] = {
+    "command": "command",
+    "config": "config",
+    "seeds": "random numbers",
     "numerics": "can change numbers",
     "distributions": "distributions",
     "interpreter": "interpreter",
@@ -20,6 +23,7 @@ TITLES: Mapping[Level, str] = {
     "data": "data",
     "digests": "digests (they differ because of the differences above)",
     "observed": "observed only (not part of the image)",
+    "end": "how the run ended",
 }
 _LONGEST = 60
 """Characters of a name that counts for the width of the column."""

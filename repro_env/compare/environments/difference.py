@@ -1,4 +1,4 @@
-"""A difference between two environments, images or projects, and how much it can affect results."""
+"""A difference between two environments, images, projects or runs, and how much it can affect results."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ from typing import Literal, get_args
 
 from repro_env.schema.codec import Frozen
 
-Level = Literal["numerics", "distributions", "interpreter", "system", "files", "layout", "source", "data", "digests", "observed"]
-"""Sorted by the effect on results. `digests` follow from the levels before it; `observed` is not part of the image or source."""
+_OfProject = Literal[
+    "numerics", "distributions", "interpreter", "system", "files", "layout", "source", "data", "digests", "observed"
+]
+Level = Literal["command", "config", "seeds", _OfProject, "end"]
+"""Sorted by the effect on results. `digests` follow from the levels before it; `observed` is not part of the image or source.
+`command`, `config`, `seeds` and `end` (how the run ended) are differences between two runs."""
 LEVELS: tuple[Level, ...] = get_args(Level)
 _HEIGHT = {level: height for height, level in enumerate(LEVELS)}
 
@@ -23,7 +27,7 @@ class Difference(Frozen, frozen=True, kw_only=True):
     why: str = ""
     """The cause or the effect, in a few words."""
     of: str = ""
-    """For a path: the distribution, tree or package that it belongs to."""
+    """For a path: the distribution, tree or package that it belongs to. For a value of a configuration: its file."""
     moved: bool = False
     """Whether the only cause is a different prefix of the environment."""
     counts: bool = True
