@@ -6,11 +6,13 @@ killed, the earlier spec and its blobs are still complete.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
 from msgspec.structs import replace
 
+from repro_env.api.arguments import Pairs, absolute_pairs_of
 from repro_env.delivery.documents import dockerfile, files
 from repro_env.environment import assembly, lock
 from repro_env.environment import code as capturedcode
@@ -24,75 +26,89 @@ from repro_env.environment.secrets.bundles import SecretSearch
 from repro_env.io import machine
 from repro_env.runs.start import sourcedirectory
 from repro_env.sandbox import plan
-from repro_env.schema.progress import Tell
+from repro_env.schema.progress import SILENT, Tell
 from repro_env.schema.run import Mount
-from repro_env.schema.spec import Spec
+from repro_env.specs.argument import Opened
 from repro_env.store.specs.blobs import SpecBlobs
 from repro_env.store.store import Store
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user requested."""
+class CaptureResult(Opened, frozen=True, kw_only=True):
+    """The captured spec. Functions that need a spec accept it."""
 
-    python: str | None
-    code: CodeRequest
-    environ: dict[str, str]
-    programs: tuple[str, ...] = ()
-    seed: int = 0
-    env: tuple[str, ...] = ()
-    """Names of variables to replay in addition to the standard ones."""
-
-
-class CaptureResult(msgspec.Struct, frozen=True):
-    path: Path
-    """Path of the spec."""
-    spec: Spec
     target: Target
     """The captured Python, and why it was chosen."""
     proven: int
     """The number of distributions with their original wheel: downloadable or bundled."""
 
+    @property
+    def path(self) -> Path:
+        """Path of the spec."""
+        return self.directory / "spec.json"
 
-def capture(request: Request, *, store: Store, tell: Tell) -> CaptureResult:
-    """Capture to the directory `request.code.output`. Raises `CaptureError` and other errors of this package.
+
+def capture(
+    source: Path | str = ".",
+    *,
+    python: str | None = None,
+    output: Path | str = "repro",
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    data: Pairs = (),
+    programs: Sequence[str] = (),
+    env: Sequence[str] = (),
+    seed: int = 0,
+    not_secret: Sequence[str] = (),
+    tell: Tell = SILENT,
+) -> CaptureResult:
+    """Capture a live environment, and write its spec to the directory `output`. The options are those of `repro-env capture`.
 
     After an error, the earlier spec is unchanged. New blobs may exist, which the next capture uses or removes.
+    Raises `CaptureError` and other errors of this package.
     """
     machine.platform()  # first, because it raises if images for this machine are not supported
-    variables.check_added(request.env, request.environ)
-    output, environ = request.code.output, request.environ
-    target = targets.choose(request.python, environ, request.code.source)
+    store, environ, added = Store.open(), dict(os.environ), tuple(dict.fromkeys(env))
+    variables.check_added(added, environ)
+    request = CodeRequest(
+        source=Path(source).resolve(),
+        output=Path(output).absolute(),
+        include=tuple(include),
+        exclude=tuple(exclude),
+        not_secret=tuple(not_secret),
+        data=absolute_pairs_of(data),
+    )
+    target = targets.choose(python, environ, request.source)
     tell(f"python  {target.path} ({target.why})")
-    code = capturedcode.look(request.code, environ, target.venv, store, tell)
-    search = SecretSearch(request.code.not_secret, store.facts)
+    code = capturedcode.look(request, environ, target.venv, store, tell)
+    search = SecretSearch(request.not_secret, store.facts)
     lock_request = LockRequest(
         target=target,
         environ=environ,
-        workspace=request.code.source,
+        workspace=request.source,
         store=store,
-        programs=tuple(dict.fromkeys((*request.programs, *code.libraries))),
-        added=request.env,
+        programs=tuple(dict.fromkeys((*programs, *code.libraries))),
+        added=added,
     )
     locked = lock.lock(lock_request, tell, search)
-    capturedcode.check_output(request.code, locked)
+    capturedcode.check_output(request, locked)
     code = code.with_imports(locked)
     tell.detail("writing the bundled files")
-    blobs = SpecBlobs(output / "blobs")
+    blobs = SpecBlobs(request.output / "blobs")
     bundle = Bundle(blobs, store)
     bundled_code = code.bundle(bundle)
-    spec = assembly.spec(locked, bundle.tree, replace(bundled_code, notes=(*bundled_code.notes, *search.notes)), request.seed)
+    spec = assembly.spec(locked, bundle.tree, replace(bundled_code, notes=(*bundled_code.notes, *search.notes)), seed)
     plan.check_mounts(spec, [Mount(kind="data", source=data.path, target=data.path) for data in spec.observed.data])
     bundle.packages(locked)
     locked.check_unchanged()
     facts = {wheel.artifact.sha256: wheel.facts for wheel in locked.wheels}
-    if problem := dockerfile.write(output, spec, store, lambda wheel: facts[wheel.sha256]):
+    if problem := dockerfile.write(request.output, spec, store, lambda wheel: facts[wheel.sha256]):
         tell(f"no Dockerfile was written: {problem}; `repro-env rebuild` can still build the image")
-    files.write(output, spec)
+    files.write(request.output, spec)
     blobs.keep_only(spec.bundled)  # remove the blobs of earlier captures
     sourcedirectory.remember(spec, store)
     return CaptureResult(
-        path=output / "spec.json",
         spec=spec,
+        directory=request.output,
         target=target,
         proven=sum(wheel.hint.origin != "repacked" for wheel in locked.wheels),
     )

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from repro_env.api.arguments import Pairs, absolute_pairs_of
 from repro_env.compare.environments import code, comparison, sides
 from repro_env.compare.environments import identity as environment
 from repro_env.compare.environments.comparison import Comparison
@@ -22,22 +23,10 @@ from repro_env.environment.python.selection import Target
 from repro_env.runs.start import sourcedirectory
 from repro_env.schema.environment import values_of
 from repro_env.schema.errors import DriftError, LockError, NetworkError
-from repro_env.schema.progress import Tell
+from repro_env.schema.progress import SILENT, Tell
 from repro_env.schema.spec import Spec
+from repro_env.specs.argument import SpecName, open_spec
 from repro_env.store.store import Store
-
-
-class CheckOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user requested. Paths are absolute."""
-
-    environ: Mapping[str, str]
-    environment: bool = True
-    project: bool = True
-    """Compare the source. Data are compared only together with the environment."""
-    python: str | None = None
-    source: Path | None = None
-    data: Mapping[str, Path] = {}
-    """Path of the data in runs -> where the data are now."""
 
 
 class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,31 +37,51 @@ class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
     """The source directory that was compared; empty if none was."""
 
 
-def check(spec: Spec, spec_directory: Path, options: CheckOptions, *, store: Store, tell: Tell) -> CheckResult:
-    """Compare what `options` select with the spec. Raises `DriftError` if there is nothing to compare, and what a capture raises."""
-    is_trusted = sourcedirectory.is_trusted(spec, spec_directory, store)
+def check(
+    spec: SpecName = None,
+    *,
+    environment: bool = True,
+    project: bool = True,
+    python: str | None = None,
+    source: Path | str | None = None,
+    data: Pairs = (),
+    environ: Mapping[str, str] = os.environ,
+    store: Store | None = None,
+    tell: Tell = SILENT,
+) -> CheckResult:
+    """Compare the live environment (`environment`) and the code (`project`) with a spec; the data, if both are compared.
+
+    The options are those of `repro-env check`. Raises `DriftError` if there is nothing to compare, and what a capture raises.
+    """
+    store = store or Store.open()
+    opened = open_spec(spec, store=store, tell=tell)
+    given = None if source is None else Path(source).resolve()
+    is_trusted = sourcedirectory.is_trusted(opened.spec, opened.directory, store)
     differences: list[Difference] = []
     missing: list[NotCompared] = []
     command = ""
-    if options.environment:
-        target = _choose_python(spec, spec_directory, options, is_trusted=is_trusted)
+    if environment:
+        directory = (given or opened.directory.parent).resolve()
+        target = _choose_python(opened.spec, python, environ, directory, is_trusted=is_trusted)
         command = str(target.path)
-        differences, missing = _compare_environment(spec, spec_directory, target, options, store, tell)
-    source, captured, root = spec.observed.source, code.captured_code(spec), None
-    if options.project and source is not None and captured is not None:
-        chosen = sourcedirectory.choose(spec, spec_directory, store=store, given=options.source)
+        workspace = _workspace(opened.spec, opened.directory, given, is_captured=python is None)
+        differences, missing = _compare_environment(opened.spec, opened.directory, target, workspace, environ, store, tell)
+    captured_source, captured, root = opened.spec.observed.source, code.captured_code(opened.spec), None
+    if project and captured_source is not None and captured is not None:
+        chosen = sourcedirectory.choose(opened.spec, opened.directory, store=store, given=given)
         root = chosen.path
-        if options.environment:
+        if environment:
             may_read = is_trusted or root is not None
-            data_differences, missing_data = code.compare_data(spec, options.data, store, root=chosen.root if may_read else None)
+            named = {target: path for path, target in absolute_pairs_of(data)}
+            data_differences, missing_data = code.compare_data(opened.spec, named, store, root=chosen.root if may_read else None)
             differences += data_differences
             missing += missing_data
         if root is None:
             missing.append(NotCompared(what="source", why=f"{chosen.why}; name the directory of the code with --source"))
         else:
-            differences += code.compare(captured, code.live_code(source, root, spec_directory, store))
-    if options.project and not options.environment and captured is None:
-        raise DriftError("this spec has no source", where=str(spec_directory), hint="capture again with --source DIR")
+            differences += code.compare(captured, code.live_code(captured_source, root, opened.directory, store))
+    if project and not environment and captured is None:
+        raise DriftError("this spec has no source", where=str(opened.directory), hint="capture again with --source DIR")
     return CheckResult(
         compared=Comparison(sort_differences(differences), tuple(missing)),
         environment=command,
@@ -80,16 +89,18 @@ def check(spec: Spec, spec_directory: Path, options: CheckOptions, *, store: Sto
     )
 
 
-def _choose_python(spec: Spec, spec_directory: Path, options: CheckOptions, *, is_trusted: bool) -> Target:
+def _choose_python(spec: Spec, python: str | None, environ: Mapping[str, str], source: Path, *, is_trusted: bool) -> Target:
     """Choose the Python to inspect: the one of `--python`, else the captured one if it exists and the spec is trusted.
 
     A spec from another user may name any program, so its Python is not started. Then the Python of the active environment
     ($VIRTUAL_ENV, $CONDA_PREFIX) is used. A Python that was only found on this machine is not started; the error names it.
     """
-    command, source = spec.identity.command, (options.source or spec_directory.parent).resolve()
-    if options.python is None and is_trusted and os.path.lexists(command):
+    command = spec.identity.command
+    if python is None and is_trusted and os.path.lexists(command):
         return targets.captured(command)
-    chosen = targets.choose(options.python, options.environ, source)
+    if python is not None and "/" in python:
+        python = str(Path(python).absolute())
+    chosen = targets.choose(python, environ, source)
     if chosen.explicit:
         return chosen
     raise DriftError(
@@ -101,26 +112,31 @@ def _choose_python(spec: Spec, spec_directory: Path, options: CheckOptions, *, i
     )
 
 
+def _workspace(spec: Spec, spec_directory: Path, given: Path | None, *, is_captured: bool) -> Path:
+    """Return the directory of the code of an environment: the captured Python belongs to the captured directory.
+
+    The Python of `--python` belongs to the code next to the spec, or to `given`.
+    """
+    source = spec.observed.source
+    if is_captured and source is not None:
+        return Path(source.path)
+    return given or (spec_directory if source is None else sourcedirectory.default_directory(source, spec_directory))
+
+
 def _compare_environment(
-    spec: Spec, spec_directory: Path, target: Target, options: CheckOptions, store: Store, tell: Tell
+    spec: Spec, spec_directory: Path, target: Target, workspace: Path, environ: Mapping[str, str], store: Store, tell: Tell
 ) -> tuple[list[Difference], list[NotCompared]]:
     """Compare the variables, and the files of the environment as they are with the captured variables."""
     captured = sides.spec_side(spec, spec_directory, "the capture", store)
-    differences = _compare_variables(spec, options.environ)
-    source = spec.observed.source
-    # `--python` names the environment of the code next to the spec; the captured Python belongs to the captured directory.
-    directory = options.source or (
-        spec_directory if source is None else sourcedirectory.default_directory(source, spec_directory)
-    )
+    differences = _compare_variables(spec, environ)
     try:
-        environ = with_captured_variables(spec, options.environ)
-        workspace = Path(source.path) if source is not None and options.python is None else directory
-        live = sides.live_side(target, environ, workspace, store, tell, like=spec)
+        captured_environ = with_captured_variables(spec, environ)
+        live = sides.live_side(target, captured_environ, workspace, store, tell, like=spec)
     except (NetworkError, LockError) as error:
         # New packages need an answer of the index to be identified. Names and versions can be compared without it.
         why = f"new packages could not be identified: {error}"
         missing = [NotCompared(what="files of the environment", why=why)]
-        return [*differences, *_compare_versions(spec, target, options.environ)], missing
+        return [*differences, *_compare_versions(spec, target, environ)], missing
     return [*differences, *comparison.environments(captured, live, store).differences], []
 
 

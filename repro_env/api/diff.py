@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,8 +12,9 @@ from repro_env.compare.environments import code, comparison, sides
 from repro_env.compare.environments.difference import Difference, NotCompared, sort_differences
 from repro_env.compare.environments.sides import LiveOperand, Side, parse_operand
 from repro_env.environment.python import selection
-from repro_env.schema.progress import Tell
+from repro_env.schema.progress import SILENT, Tell
 from repro_env.schema.spec import Spec
+from repro_env.specs.argument import current_directory
 from repro_env.store.store import Store
 
 
@@ -45,8 +47,21 @@ class DiffResult(msgspec.Struct, frozen=True, kw_only=True):
         return not self.not_compared and not any(difference.counts for difference in self.differences)
 
 
-def diff(left: str, right: str, start: Path, environ: Mapping[str, str], *, store: Store, tell: Tell) -> DiffResult:
-    """Compare two operands. `start` is the caller's working directory. Raises as `parse_operand`, and what a capture raises."""
+def diff(
+    left: str,
+    right: str,
+    *,
+    start: Path | None = None,
+    environ: Mapping[str, str] = os.environ,
+    store: Store | None = None,
+    tell: Tell = SILENT,
+) -> DiffResult:
+    """Compare two environments, each named as for `repro-env diff`: a spec, a Python, or "live".
+
+    `start`: the directory that relative paths start from, by default the current directory. Raises as `parse_operand`, and what
+    a capture raises.
+    """
+    start, store = start or current_directory(), store or Store.open()
     operands = parse_operand(left, start, store), parse_operand(right, start, store)
     specs = [operand.spec for operand in operands if isinstance(operand, Side)]
     like = next(iter(specs), None)

@@ -7,17 +7,20 @@ record without an end means that the run was interrupted.
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from types import ModuleType
+from typing import Literal
 
 import msgspec
 
 from repro_env.api import rebuild
+from repro_env.api.arguments import Pairs, absolute, pairs_of
 from repro_env.compare.environments.drift import check_drift, check_host, check_imports
 from repro_env.delivery.builder import layers
 from repro_env.io import package
@@ -52,10 +55,11 @@ from repro_env.sandbox import plan
 from repro_env.sandbox.runner import Runner
 from repro_env.sandbox.workspace import collect
 from repro_env.schema import redact
-from repro_env.schema.errors import ReproEnvError
-from repro_env.schema.progress import Tell
-from repro_env.schema.run import DataFact, End, Mount, Parent, Request, Start
+from repro_env.schema.errors import ReproEnvError, UsageError
+from repro_env.schema.progress import SILENT, Tell
+from repro_env.schema.run import DataFact, End, Ids, Mode, Mount, Parent, Ranks, Request, RunnerName, Start
 from repro_env.schema.spec import Spec
+from repro_env.specs.argument import Opened, SpecName, current_directory, open_spec
 from repro_env.store.specs.lookup import runs_directory
 from repro_env.store.store import Store
 from repro_env.version import __version__
@@ -72,25 +76,104 @@ class FinishedRun(msgspec.Struct, frozen=True):
 
 
 def execute(
-    options: RunOptions, spec: Spec, spec_directory: Path, *, store: Store, tell: Tell, backend: Runner | None = None
+    spec: SpecName,
+    command: Sequence[str],
+    *,
+    data: Pairs = (),
+    checkpoints: Pairs = (),
+    data_changed: bool = False,
+    seed: int | Literal["random"] | None = None,
+    ranks: Ranks = "each",
+    determinism: Mode = "warn",
+    ids: Ids | None = None,
+    threads: int | None = None,
+    trace: bool = False,
+    env: Mapping[str, str | None] | None = None,
+    env_file: Path | str | None = None,
+    network: bool = False,
+    source: Path | str | None = None,
+    frozen: bool = False,
+    runner: RunnerName = "embedded",
+    gpus: int | Literal["all"] = 0,
+    parents: Sequence[str] = (),
+    tags: Sequence[str] = (),
+    note: str = "",
+    runs: Path | str | None = None,
+    keeps_record: bool = True,
+    output: bool = False,
+    store: Store | None = None,
+    tell: Tell = SILENT,
 ) -> FinishedRun:
-    """Run a command and record it. A failure of the command itself is not an error: its exit code is in `End`.
+    """Run a command in the image of a spec, and record the run. The options are those of `repro-env exec`.
+
+    A failure of the command itself is not an error: its exit code is `end.outcome.exit_code` of the result. A value of None in
+    `env` passes the caller's own value. `output`: the command prints to the stdout and stderr of this process. Without
+    `keeps_record`, messages do not mention the run directory, because the caller removes it. Raises as `run`.
+    """
+    check_command(command)
+    here, store = current_directory(), store or Store.open()
+    options = RunOptions(
+        command=tuple(command),
+        here=here,
+        environ=dict(os.environ),
+        runner=runner,
+        data=pairs_of(data),
+        checkpoints=pairs_of(checkpoints),
+        seed=seed,
+        ranks=ranks,
+        determinism=determinism,
+        ids=ids or ("seeded" if determinism == "strict" else "system"),
+        threads=threads,
+        trace=trace,
+        parents=tuple(parents),
+        tags=tuple(tags),
+        note=note,
+        env=tuple((env or {}).items()),
+        env_file=absolute(env_file),
+        network=network,
+        gpus=gpus,
+        frozen=frozen,
+        source=absolute(source),
+        data_changed=data_changed,
+        runs=absolute(runs),
+        keeps_record=keeps_record,
+        output=output,
+    )
+    return run(options, open_spec(spec, here, store, tell), store=store, tell=tell)
+
+
+def check_command(command: Sequence[str]) -> None:
+    """Raise `UsageError` if there is no command."""
+    if not command:
+        raise UsageError("no command was given", hint="for example: train.py --epochs 3")
+    if not command[0]:
+        raise UsageError("the command is an empty string", hint="check the variable that it came from")
+
+
+def run(options: RunOptions, opened: Opened, *, store: Store, tell: Tell, backend: Runner | None = None) -> FinishedRun:
+    """Run a command and record it.
 
     Raises `UsageError`, `DataError`, `DriftError`, `RecordError` for the options; `SandboxError`, `RunError`,
     `CommandMissingError` if the command cannot be started; what a rebuild raises.
     """
-    inputs = _prepare(options, spec, spec_directory, has_backend=backend is not None, store=store, tell=tell)
+    if options.gpus and options.runner != "docker":
+        why = "does not support" if options.runner == "embedded" else "uses all GPUs and does not support"
+        hint = "use --runner docker" if options.runner == "embedded" else "leave out --gpus"
+        raise UsageError(f"the {options.runner} runner {why} --gpus {options.gpus}", hint=hint)
+    if options.runs is None:
+        options = msgspec.structs.replace(options, runs=opened.runs)
+    inputs = _prepare(options, opened.spec, opened.directory, has_backend=backend is not None, store=store, tell=tell)
     announce(inputs, tell)
     backend = backend or _choose_backend(inputs, store)
     store.run_directories.add(inputs.runs, inputs.start.source.trees)
     with store.lease.restrict_to(
         _used_entries(inputs, store)
     ):  # a run may take days: garbage collection may remove everything else
-        run = _run(inputs, backend, store, tell)
+        done = _run(inputs, backend, store, tell)
     advice: tuple[str, ...] = ()
-    if run.end.outcome.exit_code and options.runner != "host":
-        advice = Advisor(inputs, store).lines(run.failures)
-    return msgspec.structs.replace(run, advice=advice)
+    if done.end.outcome.exit_code and options.runner != "host":
+        advice = Advisor(inputs, store).lines(done.failures)
+    return msgspec.structs.replace(done, advice=advice)
 
 
 def _prepare(options: RunOptions, spec: Spec, spec_directory: Path, *, has_backend: bool, store: Store, tell: Tell) -> Inputs:
@@ -133,7 +216,7 @@ def _prepare(options: RunOptions, spec: Spec, spec_directory: Path, *, has_backe
         runner=options.runner,
         command=command,
         cwd=plan.working_directory(str(here), workspace, source.directories),
-        seed=seed_of(options, spec),
+        seed=seed_of(options.seed, spec),
         source=source.fact,
         data=run_data.facts,
         given=recorded,
@@ -198,7 +281,7 @@ def _prepare_image(
     layers.check_platform(spec)
     if not rebuild.present(spec, spec_directory, store):
         tell.detail("the image is not on this machine yet; rebuilding it first")
-        rebuild.rebuild(spec, spec_directory, store=store, dry_run=False, tell=tell)
+        rebuild.rebuild(Opened(spec, spec_directory), store=store, tell=tell)
     if options.runner == "docker":
         _engine().load(spec, store, tell)
     return None if has_backend else bytecode.of_image(spec, options, store=store, tell=tell)

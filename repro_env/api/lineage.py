@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from repro_env.api.arguments import absolute
 from repro_env.api.runs import find_runs_directory
 from repro_env.io.files import sha256_of
 from repro_env.runs import specsearch
@@ -26,7 +27,8 @@ from repro_env.runs.records import records
 from repro_env.runs.records.records import Run, Unreadable
 from repro_env.runs.records.summary import Summary, summarize
 from repro_env.schema.errors import DataError, RecordError, UsageError
-from repro_env.schema.progress import Tell
+from repro_env.schema.progress import SILENT, Tell
+from repro_env.specs.argument import current_directory
 from repro_env.store.store import Store
 
 _DIGEST = re.compile(r"(?:sha256:)?([0-9a-f]{8,64})")
@@ -67,13 +69,21 @@ class Answer(msgspec.Struct, frozen=True):
         return self.run is not None or any(use.role in ("source", "spec", "image") for use in self.uses)
 
 
-def lineage_of(word: str, here: Path, *, runs: Path | None, store: Store, tell: Tell) -> Answer:
+def lineage(
+    name: str,
+    *,
+    runs: Path | str | None = None,
+    here: Path | None = None,
+    store: Store | None = None,
+    tell: Tell = SILENT,
+) -> Answer:
     """Return the lineage of a file, a checkpoint's or run's directory, a (prefix of a) sha256, or a run's name.
 
-    `runs`: another runs directory to search. Raises `DataError` if the file does not exist, `RecordError` if the run is not
-    known, `UsageError` if `word` may mean several things.
+    `runs`: another runs directory to search. `here`: the directory that relative paths start from, by default the current
+    directory. Raises `DataError` if the file does not exist, `RecordError` if the run is not known, `UsageError` if `name` may
+    mean several things.
     """
-    return _Search(word, here, runs, store, tell).answer()
+    return _Search(name, here or current_directory(), absolute(runs), store or Store.open(), tell).answer()
 
 
 class _Search:

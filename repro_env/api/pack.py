@@ -21,8 +21,9 @@ from repro_env.io.files import atomic_stream, chunks_of
 from repro_env.oci import tar
 from repro_env.oci.entry import Entry, Members, sort_with_parents
 from repro_env.schema.errors import UsageError
-from repro_env.schema.progress import Tell
+from repro_env.schema.progress import SILENT, Tell
 from repro_env.schema.spec import Spec
+from repro_env.specs.argument import SpecName, open_spec
 from repro_env.store.filenames import hex_of
 from repro_env.store.specs import files as specfiles
 from repro_env.store.store import Store
@@ -43,22 +44,32 @@ class Pack(msgspec.Struct, frozen=True, kw_only=True):
     fetched: int
 
 
-def pack(spec: Spec, directory: Path, target: Path, *, everything: bool, frozen: bool = False, store: Store, tell: Tell) -> Pack:
-    """Write the archive `target` atomically. `everything`: include every wheel and conda package, and download missing ones.
+def pack(
+    spec: SpecName,
+    file: Path | str,
+    *,
+    everything: bool = False,
+    frozen: bool = False,
+    store: Store | None = None,
+    tell: Tell = SILENT,
+) -> Pack:
+    """Write a spec and its bundled files as one file, atomically.
 
-    `directory` is the spec's directory. Raises `ArtifactError` if a file is damaged or cannot be found, `NetworkError`,
-    `DiskError`, `UsageError` if the target cannot be written, `CaptureError` if a file in the archive has a secret, and
-    `SourceError` if the code next to the spec differs from the captured code, unless `frozen`.
+    `everything`: include every wheel and conda package, and download missing ones. Raises `ArtifactError` if a file is damaged or
+    cannot be found, `NetworkError`, `DiskError`, `UsageError` if the target cannot be written, `CaptureError` if a file in the
+    archive has a secret, and `SourceError` if the code next to the spec differs from the captured code, unless `frozen`.
     """
+    store, target = store or Store.open(), Path(file).absolute()
+    opened = open_spec(spec, store=store, tell=tell)
     if target.is_dir() or not target.parent.is_dir():
         what = "this is a directory" if target.is_dir() else "the directory of this file does not exist"
         raise UsageError(what, where=str(target), hint="name a file in an existing directory, such as repro.tar")
-    code.check_unchanged(spec, directory, frozen=frozen, store=store)
-    bundles.check_files(directory)
-    with Sources(spec, directory, store) as sources:
-        blobs = collect(sources, spec, everything=everything, tell=tell)
+    code.check_unchanged(opened.spec, opened.directory, frozen=frozen, store=store)
+    bundles.check_files(opened.directory)
+    with Sources(opened.spec, opened.directory, store) as sources:
+        blobs = collect(sources, opened.spec, everything=everything, tell=tell)
     paths = {f"{specfiles.BLOBS}/{name}": path for name, path in blobs.items()}
-    paths |= {name: directory / name for name in specfiles.present(directory)}
+    paths |= {name: opened.directory / name for name in specfiles.present(opened.directory)}
     entries = sort_with_parents(Entry(name, "file", size=path.stat().st_size) for name, path in paths.items())
     hasher, size = hashlib.sha256(), sum(entry.size for entry in entries)
 
@@ -79,13 +90,15 @@ def pack(spec: Spec, directory: Path, target: Path, *, everything: bool, frozen:
     except PermissionError as error:
         what, hint = f"this file cannot be written: {error.strerror}", "name a file in another directory"
         raise UsageError(what, where=str(target), hint=hint) from None
-    needed = {artifact.sha256 for artifact in artifacts_of(spec)} | {tree.sha256 for tree in named_trees(spec).values()}
+    needed = {artifact.sha256 for artifact in artifacts_of(opened.spec)} | {
+        tree.sha256 for tree in named_trees(opened.spec).values()
+    }
     return Pack(
         path=target,
         sha256=f"sha256:{hasher.hexdigest()}",
         size=target.stat().st_size,
-        spec_digest=spec.digest,
-        image_id=spec.expected.image_id,
+        spec_digest=opened.spec.digest,
+        image_id=opened.spec.expected.image_id,
         blobs=len(blobs),
         complete=needed <= {f"sha256:{name.removesuffix('.gz')}" for name in blobs},
         fetched=sources.fetched,

@@ -27,10 +27,11 @@ from repro_env.io.files import chunks_of, read_regular, sha256_of
 from repro_env.oci.manifest import Descriptor, blob_of
 from repro_env.registry import referrers
 from repro_env.registry.client import Registry
-from repro_env.registry.reference import Reference
+from repro_env.registry.reference import parse
 from repro_env.schema.image import GZIP, Blob
-from repro_env.schema.progress import Tell
+from repro_env.schema.progress import SILENT, Tell
 from repro_env.schema.spec import Spec
+from repro_env.specs.argument import SpecName, open_spec
 from repro_env.store.filenames import hex_of
 from repro_env.store.specs import files as specfiles
 from repro_env.store.store import Store
@@ -66,25 +67,29 @@ class Pushed(msgspec.Struct, frozen=True, kw_only=True):
     """Number of blobs that were sent."""
 
 
-def push(spec: Spec, directory: Path, to: Reference, *, frozen: bool = False, store: Store, tell: Tell) -> Pushed:
-    """Send a spec's image and the files of its directory, and write their location to `remote.json`.
+def push(
+    reference: str, spec: SpecName = None, *, frozen: bool = False, store: Store | None = None, tell: Tell = SILENT
+) -> Pushed:
+    """Send a spec's image and the files of its directory to a registry (HOST/NAME:TAG), and write their location to `remote.json`.
 
     Raises `UsageError` if the reference has a digest, `PlatformError`, `ArtifactError`, `NetworkError`, `BuildError`,
     `CaptureError` if a sent file has a secret, and `SourceError` if the code next to the spec differs from the captured
     code, unless `frozen`.
     """
-    layers.check_platform(spec)
-    code.check_unchanged(spec, directory, frozen=frozen, store=store)
-    bundles.check_files(directory)
-    for note in notes(spec):
+    to, store = parse(reference), store or Store.open()
+    opened = open_spec(spec, store=store, tell=tell)
+    layers.check_platform(opened.spec)
+    code.check_unchanged(opened.spec, opened.directory, frozen=frozen, store=store)
+    bundles.check_files(opened.directory)
+    for note in notes(opened.spec):
         tell(note)
     with Registry(to.host) as registry, closing(RegistryOutput(to)) as output:
-        image = sinks.send(spec, directory, store, output, tell=tell)
+        image = sinks.send(opened.spec, opened.directory, store, output, tell=tell)
         subject = image.image.manifest_blob
         sending = _Sending(registry, to.repository)
         files = {
-            **_files(spec, directory, image, sending),
-            **_blobs(spec, directory, image, sending, store=store, tell=tell),
+            **_files(opened.spec, opened.directory, image, sending),
+            **_blobs(opened.spec, opened.directory, image, sending, store=store, tell=tell),
         }
         described = {
             name: Descriptor(blob.media_type, blob.digest, blob.size, None, {TITLE: name}) for name, blob in sorted(files.items())
@@ -94,17 +99,17 @@ def push(spec: Spec, directory: Path, to: Reference, *, frozen: bool = False, st
             referrers.attach(registry, to.repository, subject, files[name].media_type, [described[name]])
     copy = Copy(repository=to.name, image=subject.digest, spec=artifact.digest)
     try:
-        remote.add(directory, copy)
+        remote.add(opened.directory, copy)
     except PermissionError as error:
         tell.warn(
-            f"note: {directory / specfiles.REMOTE} cannot be written, so the spec does not name this copy: {error.strerror}"
+            f"note: {opened.directory / specfiles.REMOTE} cannot be written, so the spec does not name this copy: {error.strerror}"
         )
     return Pushed(
         reference=f"{to.name}:{to.tag}",
         image=f"{to.name}@{subject.digest}",
         spec=f"{to.name}@{artifact.digest}",
         image_id=image.image_id,
-        spec_digest=spec.digest,
+        spec_digest=opened.spec.digest,
         sent=sum(layer.blob.size for layer in image.layers if layer.diff_id in image.made) + sending.size,
         blobs=len(image.made) + sending.blobs,
     )

@@ -11,8 +11,9 @@ from repro_env.delivery.builder import layers
 from repro_env.io.files import free
 from repro_env.oci import config
 from repro_env.schema.errors import DiskError
-from repro_env.schema.progress import Tell
+from repro_env.schema.progress import SILENT, Tell
 from repro_env.schema.spec import Spec
+from repro_env.specs.argument import SpecName, open_spec
 from repro_env.store.specs.blobs import SpecBlobs
 from repro_env.store.store import Store
 
@@ -33,21 +34,23 @@ class Rebuilt(msgspec.Struct, frozen=True, kw_only=True):
     written: int = 0
 
 
-def rebuild(spec: Spec, directory: Path, *, store: Store, dry_run: bool, tell: Tell) -> Rebuilt:
+def rebuild(spec: SpecName = None, *, dry_run: bool = False, store: Store | None = None, tell: Tell = SILENT) -> Rebuilt:
     """Build the image of a spec in the store, and check that it is the captured image.
 
-    `directory` is the spec's directory. With `dry_run`, only ask the servers whether they have the files that a rebuild
-    downloads, and change nothing. Raises `PlatformError`, `ArtifactError`, `NetworkError`, `DiskError`, `BuildError`.
+    With `dry_run`, only ask the servers whether they have the files that a rebuild downloads, and change nothing.
+    Raises `PlatformError`, `ArtifactError`, `NetworkError`, `DiskError`, `BuildError`.
     """
-    layers.check_platform(spec)
-    diff_ids = tuple(layer.diff_id for layer in spec.expected.layers)
-    done = Rebuilt(image_id=spec.expected.image_id, spec_digest=spec.digest, layers=diff_ids, plan=None)
-    if present(spec, directory, store):
+    store = store or Store.open()
+    opened = open_spec(spec, store=store, tell=tell)
+    layers.check_platform(opened.spec)
+    diff_ids = tuple(layer.diff_id for layer in opened.spec.expected.layers)
+    done = Rebuilt(image_id=opened.spec.expected.image_id, spec_digest=opened.spec.digest, layers=diff_ids, plan=None)
+    if present(opened.spec, opened.directory, store):
         return done
     from repro_env.delivery.builder.build import Build
     from repro_env.delivery.builder.sinks import StoreSink
 
-    build = Build(spec, directory, store, StoreSink(store), source="tree")
+    build = Build(opened.spec, opened.directory, store, StoreSink(store), source="tree")
     plan = build.plan(ask=dry_run)
     tell(f"rebuilding: {_size(plan.fetch)} to download, {_size(plan.write)} to write and keep in {store.root}")
     needed, available = plan.fetch + plan.write, free(store.root)[0]
@@ -58,7 +61,7 @@ def rebuild(spec: Spec, directory: Path, *, store: Store, dry_run: bool, tell: T
     if dry_run:
         return msgspec.structs.replace(done, plan=plan)
     build.run(plan, tell, "rebuilding")
-    store.images.add((config.config(spec.identity, diff_ids),))  # its digest is the image ID, which was checked before
+    store.images.add((config.config(opened.spec.identity, diff_ids),))  # its digest is the image ID, which was checked before
     return msgspec.structs.replace(done, plan=plan, fetched=build.sources.fetched, written=build.written)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from repro_env.api.arguments import absolute
 from repro_env.compare.outputs.comparison import matches
 from repro_env.io.files import Found, open_regular, room, sha256_of, walk
 from repro_env.runs.records import annotation, records
@@ -21,8 +22,9 @@ from repro_env.runs.records.summary import Listing, summarize
 from repro_env.sandbox import streams
 from repro_env.sandbox.outputs import OUTSIDE, locate
 from repro_env.schema.errors import DiskError, RecordError, StoreError
-from repro_env.schema.progress import Tell
+from repro_env.schema.progress import SILENT, Tell
 from repro_env.schema.run import Output
+from repro_env.specs.argument import current_directory
 from repro_env.store.specs.lookup import DIRECTORY, FILE
 from repro_env.store.store import Store
 
@@ -30,13 +32,14 @@ _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b\n]*(?:\x07|\x1b
 """Escape sequences for colours, cursor movements and window titles (ECMA-48)."""
 
 
-def find_runs_directory(given: Path | None, start: Path) -> Path:
+def find_runs_directory(given: Path | None, start: Path | None = None) -> Path:
     """Return the given runs directory, else the one next to the nearest spec from `start` upwards, else the nearest `runs`.
 
-    The spec is not read, so runs can be listed even if it is damaged.
+    `start`: by default the current directory. The spec is not read, so runs can be listed even if it is damaged.
     """
     if given is not None:
         return given
+    start = start or current_directory()
     for directory in (start, *start.parents):
         if (directory / DIRECTORY / FILE).is_file() or (directory / "runs" / records.LATEST).is_symlink():
             return directory / "runs"
@@ -47,11 +50,13 @@ def find_runs_directory(given: Path | None, start: Path) -> Path:
     )
 
 
-def list_runs(runs: Path, tell: Tell) -> Listing:
-    """List the runs of a directory.
+def list_runs(runs: Path | str | None = None, *, tell: Tell = SILENT) -> Listing:
+    """Return the runs of a directory.
 
-    The store remembers the directory (`store.run_directories`). Raises `RecordError` if `runs` is not a directory.
+    By default, the directory is that of the nearest spec (`find_runs_directory`). The store remembers it
+    (`store.run_directories`). Raises `RecordError` if it is not a directory.
     """
+    runs = find_runs_directory(absolute(runs))
     if runs.is_dir():
         try:
             Store.open().run_directories.add(runs)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from repro_env.api.arguments import absolute
 from repro_env.api.runs import find_runs_directory
 from repro_env.compare import runs as rules
 from repro_env.compare.environments import comparison as compare
@@ -26,6 +27,7 @@ from repro_env.runs.records.records import Run
 from repro_env.runs.specsearch import Specs
 from repro_env.schema.errors import ArtifactError, ReproEnvError
 from repro_env.schema.run import Start
+from repro_env.specs.argument import current_directory
 from repro_env.store.store import Store
 
 
@@ -47,12 +49,13 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
         return self.outputs.same
 
 
-def compare_runs(words: tuple[str, str], runs: Path | None, here: Path, store: Store) -> Compared:
-    """Compare two runs, each named by its ID or by its directory. `here`: the working directory, absolute.
+def compare_runs(left_name: str, right_name: str, *, runs: Path | str | None = None) -> Compared:
+    """Compare the records and the outputs of two runs, each named by its ID or by its directory. Nothing is run.
 
     Raises `RecordError` if a run does not exist, `SpecError` if a record cannot be read.
     """
-    left, right = (records.read(_directory(word, runs, here)) for word in words)
+    here, store = current_directory(), Store.open()
+    left, right = (records.read(_directory(name, absolute(runs), here)) for name in (left_name, right_name))
     differences, missing = _environment(left, right, here, store)
     differences += _data(left.start, right.start)
     differences += rules.compare_starts(left.start, right.start)

@@ -16,8 +16,9 @@ from repro_env.delivery.targets.argument import Target
 from repro_env.environment.secrets import bundles
 from repro_env.oci.paths import is_below
 from repro_env.schema.errors import UsageError
-from repro_env.schema.progress import Tell
+from repro_env.schema.progress import SILENT, Tell
 from repro_env.schema.spec import Spec
+from repro_env.specs.argument import SpecName, current_directory, open_spec
 from repro_env.store.store import Store
 
 _NO_USER = 2**32 - 1
@@ -48,31 +49,33 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def send(
-    spec: Spec,
-    directory: Path,
+    spec: SpecName,
     target: Target,
     *,
-    store: Store,
-    tell: Tell,
-    here: Path,
     dry_run: bool = False,
     source: bool = False,
     frozen: bool = False,
     user: str | None = None,
+    here: Path | None = None,
+    store: Store | None = None,
+    tell: Tell = SILENT,
 ) -> Delivery:
-    """Send the image of a spec. `directory`: the spec's directory; `here`: the base of relative paths on the command line.
+    """Send the image of a spec to an output.
 
     `source`: add the captured code as the last layer; with `frozen` even if the code next to the spec differs. `user`: `UID` or
-    `UID:GID` that the image starts as, default root. `dry_run`:
-    change nothing. Raises `UsageError`, `SourceError`, and as `delivery.builder.sinks.send` and the outputs do.
+    `UID:GID` that the image starts as, default root. `dry_run`: change nothing. `here`: the directory that relative paths start
+    from, by default the current directory. Raises `UsageError`, `SourceError`, and as `delivery.builder.sinks.send` and the
+    outputs do.
     """
+    here, store = here or current_directory(), store or Store.open()
+    opened = open_spec(spec, here, store, tell)
     done = Delivery(
-        image_id=spec.expected.image_id,
-        environment_image_id=spec.expected.image_id,
-        spec_digest=spec.digest,
+        image_id=opened.spec.expected.image_id,
+        environment_image_id=opened.spec.expected.image_id,
+        spec_digest=opened.spec.digest,
         manifest_digest="",
         where="",
-        layers=tuple(layer.diff_id for layer in spec.expected.layers),
+        layers=tuple(layer.diff_id for layer in opened.spec.expected.layers),
     )
     if user is not None and not _is_user(user):
         raise UsageError(
@@ -81,20 +84,20 @@ def send(
             hint="for example 1000, or 1000:1000",
         )
     if source:
-        code.check_unchanged(spec, directory, frozen=frozen, store=store)
+        code.check_unchanged(opened.spec, opened.directory, frozen=frozen, store=store)
     if target.kind == "registry":
-        bundles.check_files(directory)
+        bundles.check_files(opened.directory)
     if not source:
-        for note in notes(spec):
+        for note in notes(opened.spec):
             tell(note)
     from repro_env.delivery.builder import build, sinks  # slow to import
 
-    with argument.open_output(target, spec, store, here=here) as output:
+    with argument.open_output(target, opened.spec, store, here=here) as output:
         if dry_run:
-            sink = sinks.OutputSink(output, spec, directory, store)
-            planned = build.Build(spec, directory, store, sink, source="layer" if source else None)
+            sink = sinks.OutputSink(output, opened.spec, opened.directory, store)
+            planned = build.Build(opened.spec, opened.directory, store, sink, source="layer" if source else None)
             return msgspec.structs.replace(done, plan=planned.plan(ask=True))
-        sent = sinks.send(spec, directory, store, output, tell=tell, source=source, user=user or "")
+        sent = sinks.send(opened.spec, opened.directory, store, output, tell=tell, source=source, user=user or "")
     if not sent.made:
         tell(f"nothing to send: the output already has all {len(sent.layers)} layers")
     return msgspec.structs.replace(

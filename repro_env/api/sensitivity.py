@@ -10,13 +10,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-import msgspec
-
 from repro_env.api.execute import FinishedRun
 from repro_env.compare import sensitivity
 from repro_env.compare.sensitivity import Spread, Value
 from repro_env.runs.records.notes import MORE_VALUES
-from repro_env.runs.start.request import RunOptions
 from repro_env.schema.codec import Frozen
 from repro_env.schema.errors import DataError, RecordError, SourceError, UsageError
 from repro_env.schema.progress import Tell
@@ -87,22 +84,14 @@ def parse_metric(text: str | None) -> MetricOption:
     return metric
 
 
-def over_seeds(
-    options: RunOptions, first: int, count: int, metric: MetricOption, *, run: Callable[[RunOptions], FinishedRun], tell: Tell
-) -> Found:
-    """Run the command with the seeds `first`, `first` + 1, ... Stop after the first run if it fails.
+def over_seeds(first: int, count: int, metric: MetricOption, *, run: Callable[[int], FinishedRun], tell: Tell) -> Found:
+    """Run a command with the seeds `first`, `first` + 1, ... Stop after the first run if it fails. `run`: runs it with a seed.
 
     Raises `UsageError` if the first run did not write the metric, or wrote it to several files, `RecordError` if it wrote no
     metrics, `SourceError` and `DataError` if the source or the data change between runs; and what `run` raises.
     """
     if count < 2:
         raise UsageError("this needs at least two seeds", where=f"--seeds {count}", hint="use 5 or more")
-    if options.checkpoints:
-        raise UsageError(
-            "each run would resume from the checkpoints of the previous run",
-            where=f"--checkpoints {options.checkpoints[0][0]}",
-            hint="omit it: every run keeps the files that the script writes; to start from weights, mount them with --data",
-        )
     if count < sensitivity.FEW:
         tell(f"{count} seeds are few: use at least {sensitivity.FEW} for a meaningful interval")
     runs: list[Run] = []
@@ -112,7 +101,7 @@ def over_seeds(
     for number in range(count):
         seed = (first + number) % _SEEDS
         tell(f"seed {seed}, run {number + 1} of {count}")
-        done = run(msgspec.structs.replace(options, seed=seed))
+        done = run(seed)
         start = start or done.start
         if done.start.source.trees != start.source.trees:
             raise SourceError(

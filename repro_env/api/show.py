@@ -13,7 +13,9 @@ import msgspec
 from repro_env.schema.artifact import CondaPackage, TreeBlob, Wheel
 from repro_env.schema.errors import StoreError
 from repro_env.schema.image import Layer
+from repro_env.schema.progress import SILENT, Tell
 from repro_env.schema.spec import Spec
+from repro_env.specs.argument import SpecName, open_spec
 from repro_env.store.filenames import hex_of
 from repro_env.store.specs.blobs import SpecBlobs as Blobs
 from repro_env.store.store import Store
@@ -50,24 +52,22 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
     blobs: tuple[Blob, ...]
 
 
-def show(spec: Spec, directory: Path, store: Store | None, why: str = "") -> Shown:
-    """Return a spec with the state of its files. `directory`: its directory. `why`: the reason why the store cannot be opened."""
-    return Shown(
-        spec=spec,
-        directory=directory,
-        spec_digest=spec.digest,
-        image=why or ("in the store" if store is not None and _is_built(spec, store) else "not in the store"),
-        layers=tuple(_layers(spec, store)),
-        blobs=tuple(_blobs(spec, directory)),
-    )
-
-
-def open_store() -> tuple[Store | None, str]:
-    """Open the store; without one, which `show` does not need, return the reason."""
+def show(spec: SpecName = None, *, tell: Tell = SILENT) -> Shown:
+    """Return what a spec holds, part by part, and what of it is on this machine."""
+    opened = open_spec(spec, tell=tell)
+    store, why = None, ""
     try:
-        return Store.open(), ""
-    except StoreError as error:
-        return None, str(error)
+        store = Store.open()
+    except StoreError as error:  # a spec can be shown without a store
+        why = str(error)
+    return Shown(
+        spec=opened.spec,
+        directory=opened.directory,
+        spec_digest=opened.spec.digest,
+        image=why or ("in the store" if store is not None and _is_built(opened.spec, store) else "not in the store"),
+        layers=tuple(_layers(opened.spec, store)),
+        blobs=tuple(_blobs(opened.spec, opened.directory)),
+    )
 
 
 def _is_built(spec: Spec, store: Store) -> bool:

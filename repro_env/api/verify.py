@@ -7,18 +7,23 @@ the `--checkpoints`. If something that it needs is missing, nothing is run.
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
-from repro_env.api.execute import FinishedRun, execute, host_facts
+from repro_env.api import execute
+from repro_env.api.arguments import Pairs, absolute, pairs_of
+from repro_env.api.execute import FinishedRun, host_facts
 from repro_env.api.runs import find_runs_directory
 from repro_env.compare import rerun
-from repro_env.compare.outputs import ignorefile, results
+from repro_env.compare.outputs import ignorefile
+from repro_env.compare.outputs import results as outputs
 from repro_env.compare.outputs import verdict as judging
 from repro_env.compare.outputs.comparison import first_few
+from repro_env.compare.outputs.ignore import parse
 from repro_env.compare.outputs.inspector import CompareTensors, tensor_comparer
 from repro_env.compare.outputs.results import Globs
 from repro_env.compare.outputs.verdict import Promise, Repetition, Verdict
@@ -30,39 +35,14 @@ from repro_env.runs.start.request import RunOptions
 from repro_env.sandbox import plan
 from repro_env.sandbox.runner import Runner
 from repro_env.schema.environment import values_of
-from repro_env.schema.progress import Details, Tell
+from repro_env.schema.progress import SILENT, Details, Tell
 from repro_env.schema.run import End, RunnerName
 from repro_env.schema.spec import Spec
+from repro_env.specs.argument import Opened, current_directory
 from repro_env.store.store import Store
 
 _NAMED = 3
 _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-class VerifyRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """The command line, parsed."""
-
-    word: str
-    """The name of the run, as typed."""
-    here: Path
-    environ: Mapping[str, str]
-    runs: Path | None = None
-    spec: str | None = None
-    source: Path | None = None
-    """The directory that has the code of the run, if the user names one."""
-    globs: Globs = Globs()
-    """The options; the file repro-env.ignore adds to them."""
-    env: tuple[tuple[str, str | None], ...] = ()
-    env_file: Path | None = None
-    data: tuple[tuple[str, str], ...] = ()
-    """(SRC, DST) as typed: new paths of recorded data, or unrecorded data that a run on the host read. DST may be empty."""
-    network: bool = False
-    """Whether the new run gets the network if the recorded run had it."""
-    runner: RunnerName | None = None
-    """The runner of the new run; None for the recorded one, and for the image if that is the host."""
-    keep: bool = False
-    output: bool = False
-    """Show what the command prints."""
 
 
 class Verified(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,78 +59,100 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def verify(
-    wanted: VerifyRequest,
+    run: FinishedRun | Path | str = "latest",
     *,
-    store: Store,
-    tell: Tell,
+    runs: Path | str | None = None,
+    results: Sequence[str] = (),
+    ignore: Sequence[str] = (),
+    data: Pairs = (),
+    env: Mapping[str, str | None] | None = None,
+    env_file: Path | str | None = None,
+    network: bool = False,
+    spec: str | None = None,
+    source: Path | str | None = None,
+    runner: RunnerName | None = None,
+    keep: bool = False,
+    output: bool = False,
+    environ: Mapping[str, str] = os.environ,
+    store: Store | None = None,
+    tell: Tell = SILENT,
     backend: Runner | None = None,
     look: CompareTensors | None = None,
 ) -> Verified:
-    """Run a recorded run again, and compare the outputs.
+    """Run a recorded run again, and compare the outputs. The options are those of `repro-env verify`.
 
-    `backend` runs the command in the image, and `look` compares tensor files there; tests replace both.
+    `run`: what `execute` returned, the directory of a run, an ID, or "latest". `source`: the directory that has the code of the run.
+    `data`: new paths of recorded data, or unrecorded data that a run on the host read. `network`: the new run gets the network if
+    the recorded run had it. `runner`: None for the recorded one, and for the image if that is the host. `output`: show what the
+    command prints. `backend` runs the command in the image, and `look` compares tensor files there; tests replace both.
 
     Raises `RecordError` if the run cannot be verified, `SpecError` and `SourceError` if its spec or code is missing,
     `UsageError` if it needs values of variables, and the errors of `execute` before a run starts.
     """
-    runs = find_runs_directory(wanted.runs, wanted.here)
-    run = records.read(records.find(runs, wanted.word))
-    end = rerun.end_of(run)
-    run, unrecorded = rerun.relocate_data(run, wanted.data, wanted.here)
-    left = results.side(run.directory, end, rerun.checkpoint_mounts(run))
-    wanted.globs.check(end, left.digests)
-    spec, directory = rerun.spec_of(run, wanted.spec, here=wanted.here, runs=runs, store=store, tell=tell)
-    rerun.check_given(run, wanted.env, wanted.env_file, network=wanted.network)
-    project = ignorefile.project(run.directory.parent, directory)
-    globs = msgspec.structs.replace(wanted.globs, ignored=(*wanted.globs.ignored, *ignorefile.ignores(project)))
-    spec = rerun.restore_source(run, spec, directory, here=wanted.here, runs=runs, store=store, given=wanted.source)
-    note = f"verifies {run.short}" if wanted.keep else ""
-    options = rerun.request(run, wanted.env, wanted.env_file, wanted.environ, note=note, runner=wanted.runner)
-    start = msgspec.structs.replace(run.start, source=snapshot.drop_missing(run.start.source, store))
+    here, store = current_directory(), store or Store.open()
+    directory = run if isinstance(run, Path) else None if isinstance(run, str) else run.directory
+    searched = find_runs_directory(absolute(runs), here) if directory is None else directory.absolute().parent
+    first = records.read(records.find(searched, str(run) if directory is None else directory.name))
+    end = rerun.end_of(first)
+    first, unrecorded = rerun.relocate_data(first, pairs_of(data), here)
+    left = outputs.side(first.directory, end, rerun.checkpoint_mounts(first))
+    globs = Globs(results=tuple(results), ignored=tuple(map(parse, ignore)))
+    globs.check(end, left.digests)
+    run_spec, spec_directory = rerun.spec_of(first, spec, here=here, runs=searched, store=store, tell=tell)
+    variables, variables_file = tuple((env or {}).items()), absolute(env_file)
+    rerun.check_given(first, variables, variables_file, network=network)
+    project = ignorefile.project(first.directory.parent, spec_directory)
+    globs = msgspec.structs.replace(globs, ignored=(*globs.ignored, *ignorefile.ignores(project)))
+    given = None if source is None else Path(source).resolve()
+    run_spec = rerun.restore_source(first, run_spec, spec_directory, here=here, runs=searched, store=store, given=given)
+    note = f"verifies {first.short}" if keep else ""
+    options = rerun.request(first, variables, variables_file, environ, note=note, runner=runner)
+    start = msgspec.structs.replace(first.start, source=snapshot.drop_missing(first.start.source, store))
     options = msgspec.structs.replace(options, data=(*options.data, *unrecorded), recorded=start)
-    promise = judging.predict(run.start, end, _here(run, spec, options, [target for _, target in unrecorded]))
-    kinds = results.kinds(left, globs)
+    promise = judging.predict(first.start, end, _here(first, run_spec, options, [target for _, target in unrecorded]))
+    kinds = outputs.kinds(left, globs)
     if "result" not in kinds:
         problem = f"{judging.nothing(kinds)}. The command was not run again"
-        return Verified(run=run, verdict=judging.verdict((), promise, problem=problem))
+        return Verified(run=first, verdict=judging.verdict((), promise, problem=problem))
     tell(promise.sentence)
-    problems = rerun.data_problems(run, store, tell)
+    problems = rerun.data_problems(first, store, tell)
     with store.temp.directory() as temporary:
         with tell.progress(0, "copying checkpoints"):
-            mounts, changed = rerun.copy_checkpoints(run, temporary / "checkpoints")
+            mounts, changed = rerun.copy_checkpoints(first, temporary / "checkpoints")
         if problems or changed:
-            return Verified(run=run, verdict=_cannot_start(run, problems, changed, promise))
+            return Verified(run=first, verdict=_cannot_start(first, problems, changed, promise))
         options = msgspec.structs.replace(
             options,
             checkpoints=tuple((mount.source, mount.target) for mount in mounts),
-            runs=run.directory.parent if wanted.keep else temporary / "runs",
-            keeps_record=wanted.keep,
-            output=wanted.output,
+            runs=first.directory.parent if keep else temporary / "runs",
+            keeps_record=keep,
+            output=output,
         )
         label = f"running again (the first run took {end.seconds:.0f} s)"
-        with streams.stdout_to_stderr(), contextlib.nullcontext() if wanted.output else tell.progress(0, label):
-            done = execute(options, rerun.expect_data(spec, run), directory, store=store, tell=Details(tell), backend=backend)
-        kept = done.directory if wanted.keep else None
+        with streams.stdout_to_stderr(), contextlib.nullcontext() if output else tell.progress(0, label):
+            opened = Opened(rerun.expect_data(run_spec, first), spec_directory)
+            done = execute.run(options, opened, store=store, tell=Details(tell), backend=backend)
+        kept = done.directory if keep else None
         outcome = done.end.outcome
         if outcome.signal:
             memory = ", out of memory" if outcome.out_of_memory else ""
             found = judging.verdict((), promise, problem=f"the new run was ended by {_name(outcome.signal)}{memory}")
             stopped = outcome.signal if outcome.signal in _STOPS else 0
-            return Verified(run=run, verdict=found, directory=kept, stopped=stopped)
-        if problem := _missing_files_problem(run, end, done):
-            return Verified(run=run, verdict=judging.verdict((), promise, problem=problem), directory=kept)
-        right = results.side(done.directory, done.end, mounts)
-        for file in wanted.globs.unmatched(left, right):
+            return Verified(run=first, verdict=found, directory=kept, stopped=stopped)
+        if problem := _missing_files_problem(first, end, done):
+            return Verified(run=first, verdict=judging.verdict((), promise, problem=problem), directory=kept)
+        right = outputs.side(done.directory, done.end, mounts)
+        for file in globs.unmatched(left, right):
             tell(f"--ignore {file} does not match an output of the two runs")
-        with tell.progress(0, f"comparing with {run.directory.name}"):
+        with tell.progress(0, f"comparing with {first.directory.name}"):
             found = judging.verdict(
-                results.compare(left, right, globs, look or tensor_comparer(spec, options, store)),
+                outputs.compare(left, right, globs, look or tensor_comparer(run_spec, options, store)),
                 promise,
                 problem=_exit(end, done.end),
                 causes=judging.causes(end.effective, done.end.effective),
-                first=results.first_step(run.directory, done.directory),
+                first=outputs.first_step(first.directory, done.directory),
             )
-        return Verified(run=run, verdict=found, directory=kept, project=project, problem=_exit(end, done.end))
+        return Verified(run=first, verdict=found, directory=kept, project=project, problem=_exit(end, done.end))
 
 
 def _name(number: int) -> str:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import gc
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from repro_env.cli.ui import messages
-from repro_env.cli.ui.options import JsonOption, check_source, parse_data, parse_path, value
+from repro_env.cli.ui.options import JsonOption, parse_mounts, parse_source, value
 
 if TYPE_CHECKING:
     from repro_env.api.capture import CaptureResult
@@ -34,7 +33,7 @@ def command(
         ),
     ] = None,
     source: Annotated[
-        Path, value("DIR", "Capture the code in this directory. Default: the current directory.", parser=parse_path)
+        Path, value("DIR", "Capture the code in this directory. Default: the current directory.", parser=parse_source)
     ] = Path(),
     include: Annotated[
         list[str] | None, value("GLOB", "Capture these files of the source even if Git ignores them. Repeatable.")
@@ -70,28 +69,22 @@ def command(
 
     Files that cannot be downloaded again are bundled with the spec. The capture fails if a file seems to contain a secret.
     """
-    from repro_env.api.capture import Request, capture
-    from repro_env.environment.code import CodeRequest
-    from repro_env.store.store import Store
+    from repro_env.api.capture import capture
 
     gc.set_threshold(_GARBAGE)
-    code = CodeRequest(
-        source=check_source(source) or source,
-        output=output.absolute(),
-        include=tuple(include or ()),
-        exclude=tuple(exclude or ()),
-        not_secret=tuple(not_secret or ()),
-        data=tuple(map(parse_data, data or ())),
-    )
-    request = Request(
+    result = capture(
+        source,
         python=python,
-        code=code,
-        environ=dict(os.environ),
-        programs=tuple(with_ or ()),
-        env=tuple(dict.fromkeys(env or ())),
+        output=output,
+        include=include or (),
+        exclude=exclude or (),
+        data=parse_mounts(data),
+        programs=with_ or (),
+        env=env or (),
         seed=seed,
+        not_secret=not_secret or (),
+        tell=messages.say,
     )
-    result = capture(request, store=Store.open(), tell=messages.say)
     if json:
         messages.json_result(_facts(result))
     else:

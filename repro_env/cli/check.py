@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from repro_env.cli.ui import messages
-from repro_env.cli.ui.options import AllOption, JsonOption, SourceOption, SpecArgument, check_source, parse_data, value
+from repro_env.cli.ui.options import AllOption, JsonOption, SourceOption, SpecArgument, parse_mounts, value
 from repro_env.schema.errors import UsageError
 
 if TYPE_CHECKING:
-    from repro_env.api.check import CheckOptions, CheckResult
+    from repro_env.api.check import CheckResult
     from repro_env.schema.spec import Spec
 
 
@@ -53,11 +52,26 @@ def command(
     """
     from repro_env.api.check import check
     from repro_env.specs.argument import open_spec
-    from repro_env.store.store import Store
 
-    request = _request(environment=environment, project=project, python=python, source=source, data=data or ())
-    location = open_spec(spec, Path.cwd(), tell=messages.say)
-    checked = check(location.spec, location.directory, request, store=Store.open(), tell=messages.say)
+    if environment and project:
+        raise UsageError("--environment and --project are mutually exclusive", hint="leave out both to check everything")
+    for option, given, excluded, scope in (
+        ("--python", python, project, "--project"),
+        ("--source", source, environment, "--environment"),
+        ("--data", data, environment or project, "--environment" if environment else "--project"),
+    ):
+        if given and excluded:
+            raise UsageError(f"{option} has no effect with {scope}", hint=f"leave out {option} or {scope}")
+    location = open_spec(spec, tell=messages.say)
+    checked = check(
+        location,
+        environment=not project,
+        project=not environment,
+        python=python,
+        source=source,
+        data=parse_mounts(data),
+        tell=messages.say,
+    )
     if json:
         messages.json_result(
             checked.compared,
@@ -71,32 +85,6 @@ def command(
     if not (checked.compared.same or json):
         messages.say("next: repro-env capture, to accept the current state")
     raise typer.Exit(0 if checked.compared.same else 1)
-
-
-def _request(
-    *, environment: bool, project: bool, python: str | None, source: Path | None, data: list[str] | tuple[str, ...]
-) -> CheckOptions:
-    from repro_env.api.check import CheckOptions
-
-    if environment and project:
-        raise UsageError("--environment and --project are mutually exclusive", hint="leave out both to check everything")
-    for option, given, excluded, scope in (
-        ("--python", python, project, "--project"),
-        ("--source", source, environment, "--environment"),
-        ("--data", data, environment or project, "--environment" if environment else "--project"),
-    ):
-        if given and excluded:
-            raise UsageError(f"{option} has no effect with {scope}", hint=f"leave out {option} or {scope}")
-    if python is not None and "/" in python:
-        python = str(Path(python).absolute())
-    return CheckOptions(
-        environ=dict(os.environ),
-        environment=not project,
-        project=not environment,
-        python=python,
-        source=check_source(source),
-        data={target: path for path, target in map(parse_data, data)},
-    )
 
 
 def _print(spec: Spec, directory: Path, checked: CheckResult, *, all_: bool) -> None:

@@ -146,7 +146,7 @@ def _identify(report: _Report, spec: str) -> str | None:
     from repro_env.store.store import Store
 
     store = Store.open()
-    location = open_spec(spec or None, Path.cwd(), store, messages.say)
+    location = open_spec(spec or None, store=store, tell=messages.say)
     image = location.spec.expected.image_id
     report.outputs |= {
         "spec-digest": location.spec.digest,

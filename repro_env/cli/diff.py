@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -38,9 +36,8 @@ def command(
     Exit code 0: everything that was captured is the same. 1: something differs, or could not be compared.
     """
     from repro_env.api.diff import diff
-    from repro_env.store.store import Store
 
-    comparison = diff(left, right, Path.cwd(), dict(os.environ), store=Store.open(), tell=messages.say)
+    comparison = diff(left, right, tell=messages.say)
     if json:
         messages.json_result(comparison)
     else:

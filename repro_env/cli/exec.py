@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-import msgspec
 import typer
 from typer.core import TyperCommand
 
@@ -20,8 +18,9 @@ from repro_env.cli.ui.options import (
     SourceOption,
     SpecOption,
     parameters,
-    parse_mount,
+    parse_mounts,
     parse_path,
+    parse_variables,
     runs_option,
     value,
 )
@@ -30,11 +29,8 @@ from repro_env.schema.run import Ids, Mode, Ranks, RunnerName
 
 if TYPE_CHECKING:
     from repro_env.api.execute import FinishedRun
-    from repro_env.runs.start.request import RunOptions
     from repro_env.schema.progress import Tell
     from repro_env.schema.run import End
-    from repro_env.specs.argument import Opened
-    from repro_env.store.store import Store
 
 _GPUS = 1024
 
@@ -188,84 +184,40 @@ def words(context: Any) -> tuple[str, ...]:
 
 def run(options: Mapping[str, Any], command: Sequence[str]) -> int:
     """Run `repro-env exec`. Returns the exit code of the user's command. Raises `ReproEnvError`."""
-    tell = Prefixed()
-    run_request, location, store = prepare(options, request(options, command), tell)
     from repro_env.api.execute import execute
 
-    result = execute(run_request, location.spec, location.directory, store=store, tell=tell)
+    tell = Prefixed()
+    result = execute(command=command, **arguments(options), tell=tell)
     report_end(result, tell, runs=options["runs"])
     if options["json"]:
         messages.json_result(result.end)
     return result.end.outcome.exit_code
 
 
-def prepare(options: Mapping[str, Any], run_request: RunOptions, tell: Tell) -> tuple[RunOptions, Opened, Store]:
-    """Open the spec and the store of a request. Returns the request with the directory of runs that belongs to the spec."""
-    from repro_env.specs.argument import open_spec
-    from repro_env.store.store import Store
-
-    location = open_spec(options["spec"], run_request.here, tell=tell)
-    return msgspec.structs.replace(run_request, runs=run_request.runs or location.runs), location, Store.open()
-
-
-def request(options: Mapping[str, Any], command: Sequence[str]) -> RunOptions:
-    """Convert the options as typed to a request. Raises `UsageError`."""
-    from repro_env.runs.start.request import RunOptions
-
-    if not command:
-        raise UsageError("no command was given", hint="for example: train.py --epochs 3")
-    if not command[0]:
-        raise UsageError("the command is an empty string", hint="check the variable that it came from")
-    here = _current_directory()
-    runner: RunnerName = options["runner"] or "embedded"
-
-    def values(name: str) -> tuple[str, ...]:
-        return tuple(options[name] or ())
-
-    return RunOptions(
-        command=tuple(command),
-        here=here,
-        environ=dict(os.environ),
-        runner=runner,
-        gpus=_parse_gpus(options["gpus"], runner),
-        data=tuple(parse_mount(text, "--data") for text in values("data")),
-        checkpoints=tuple(parse_mount(text, "--checkpoints") for text in values("checkpoints")),
-        seed=_parse_seed(options["seed"]),
-        ranks=options["ranks"],
-        determinism=options["determinism"],
-        ids=options["ids"] or ("seeded" if options["determinism"] == "strict" else "system"),
-        threads=options["threads"],
-        trace=options["trace"],
-        parents=values("parent"),
-        tags=values("tag"),
-        note=options["note"],
-        env=tuple(parse_variable(text) for text in values("env")),
-        env_file=options["env_file"],
-        network=options["network"],
-        frozen=options["frozen"],
-        source=options["source"],
-        data_changed=options["data_changed"],
-        runs=options["runs"],
-    )
+def arguments(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of `repro_env.execute`, except the command, for the options as typed. Raises `UsageError`."""
+    names = ("spec", "data_changed", "ranks", "determinism", "ids", "threads", "trace", "env_file", "network", "source", "frozen")
+    return {
+        **{name: options[name] for name in (*names, "note", "runs")},
+        "runner": options["runner"] or "embedded",
+        "gpus": _parse_gpus(options["gpus"]),
+        "data": parse_mounts(options["data"]),
+        "checkpoints": parse_mounts(options["checkpoints"], "--checkpoints"),
+        "seed": _parse_seed(options["seed"]),
+        "env": parse_variables(options["env"]),
+        "parents": options["parent"] or (),
+        "tags": options["tag"] or (),
+        "output": True,
+    }
 
 
-def _parse_gpus(text: str | None, runner: RunnerName) -> int | Literal["all"]:
-    """The number of requested GPUs. Raises `UsageError`, also if the runner does not support --gpus."""
+def _parse_gpus(text: str | None) -> int | Literal["all"]:
+    """The number of requested GPUs. Raises `UsageError`."""
     if text is None or text in ("none", "0"):
         return 0
     if text != "all" and not (text.isascii() and text.isdigit() and int(text) <= _GPUS):
         raise UsageError(f'--gpus must be a number, "all" or "none" (got "{text}")', hint="for example: --gpus 1")
-    if runner == "embedded":
-        raise UsageError(f"the embedded runner does not support --gpus {text}", hint="use --runner docker")
-    if runner == "host":
-        raise UsageError(f"the host runner uses all GPUs and does not support --gpus {text}", hint="leave out --gpus")
     return "all" if text == "all" else int(text)
-
-
-def parse_variable(text: str) -> tuple[str, str | None]:
-    """The name and value of `NAME=VALUE`; the value is None for `NAME`, which passes the caller's value."""
-    name, equals, value = text.partition("=")
-    return name, value if equals else None
 
 
 def _parse_seed(text: str | None) -> Any:
@@ -275,13 +227,6 @@ def _parse_seed(text: str | None) -> Any:
         message = f'--seed must be an integer between 0 and 4294967295, or "random" (got "{text}")'
         raise UsageError(message, hint="for example: --seed 7")
     return int(text)
-
-
-def _current_directory() -> Path:
-    try:
-        return Path.cwd()
-    except FileNotFoundError:
-        raise UsageError("the current directory was removed", where=".", hint="change to an existing directory") from None
 
 
 class Prefixed:

@@ -32,11 +32,10 @@ def command(
 
     Exit code 0: the run was found. 1: no known run made the file.
     """
-    from repro_env.api import lineage as use_case
+    from repro_env.api.lineage import lineage
     from repro_env.cli.ui import lineagepage
-    from repro_env.store.store import Store
 
-    answer = use_case.lineage_of(what, Path.cwd(), runs=runs, store=Store.open(), tell=messages.say)
+    answer = lineage(what, runs=runs, tell=messages.say)
     if json:
         spec = answer.spec
         messages.json_result(answer, spec=None if spec is None else {"directory": spec.directory})

@@ -40,12 +40,8 @@ def command(
     The same spec always gives the same bytes. If the command fails, no file is written.
     """
     from repro_env.api.pack import pack
-    from repro_env.specs.argument import open_spec
-    from repro_env.store.store import Store
 
-    store, here = Store.open(), Path.cwd()
-    location = open_spec(spec, here, store, messages.say)
-    bundle = pack(location.spec, location.directory, here / file, everything=all_, frozen=frozen, store=store, tell=messages.say)
+    bundle = pack(spec, file, everything=all_, frozen=frozen, tell=messages.say)
     if json:
         messages.json_result(bundle)
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -32,14 +31,8 @@ def command(
     `docker login` are used, and are not stored.
     """
     from repro_env.api.push import push
-    from repro_env.registry.reference import parse
-    from repro_env.specs.argument import open_spec
-    from repro_env.store.store import Store
 
-    target = parse(reference)
-    store = Store.open()
-    location = open_spec(spec, Path.cwd(), store, messages.say)
-    result = push(location.spec, location.directory, target, frozen=frozen, store=store, tell=messages.say)
+    result = push(reference, spec, frozen=frozen, tell=messages.say)
     if json:
         messages.json_result(result)
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -60,25 +59,17 @@ def command(
         raise UsageError(f"{options[0]} requires --output", hint=f"choose an output: {argument.FORMS}")
     if frozen and not with_source:
         raise UsageError("--frozen requires --with-source", hint="leave it out: an image without --with-source has no code")
-    store, here = Store.open(), Path.cwd()
-    location = open_spec(spec, here, store, messages.say)
+    store = Store.open()
+    location = open_spec(spec, store=store, tell=messages.say)
     result: Rebuilt | Delivery
     if output is None:
-        result = rebuild(location.spec, location.directory, store=store, dry_run=dry_run, tell=messages.say)
+        result = rebuild(location, dry_run=dry_run, store=store, tell=messages.say)
     else:
         from repro_env.api.send import send
 
+        target = argument.parse(output)
         result = send(
-            location.spec,
-            location.directory,
-            argument.parse(output),
-            store=store,
-            tell=messages.say,
-            here=here,
-            dry_run=dry_run,
-            source=with_source,
-            frozen=frozen,
-            user=user,
+            location, target, dry_run=dry_run, source=with_source, frozen=frozen, user=user, store=store, tell=messages.say
         )
     if json:
         messages.json_result(result)

@@ -48,7 +48,7 @@ def list_(
     from repro_env.api.runs import list_runs
 
     directory = find_runs(runs)
-    listing = list_runs(directory, messages.say)
+    listing = list_runs(directory, tell=messages.say)
     tags = set(tag or ())
     selected, unreadable = [run for run in listing.runs if tags <= set(run.tags or ())], listing.unreadable
     if json:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -39,9 +38,8 @@ def command(
     Exit code 0: the outputs are identical. 1: they differ, or neither run has outputs.
     """
     from repro_env.api.runscompare import compare_runs
-    from repro_env.store.store import Store
 
-    comparison = compare_runs((left, right), runs, Path.cwd(), Store.open())
+    comparison = compare_runs(left, right, runs=runs)
     if json:
         messages.json_result(comparison)
     else:

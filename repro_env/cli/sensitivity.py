@@ -13,7 +13,6 @@ from repro_env.cli.ui.options import runs_option, value
 if TYPE_CHECKING:
     from repro_env.api.execute import FinishedRun
     from repro_env.api.sensitivity import Found
-    from repro_env.runs.start.request import RunOptions
 
 _SHOWN = 40
 """Metrics in a table."""
@@ -58,21 +57,25 @@ class Command(exec_command.SimilarCommand):
     @staticmethod
     def run(options: Mapping[str, Any], command: Sequence[str]) -> int:
         """Run `repro-env sensitivity`. Raises `ReproEnvError`."""
+        from repro_env.api.execute import check_command, execute
         from repro_env.api.sensitivity import over_seeds, parse_metric
-
-        metric, tell = parse_metric(options["metric"]), exec_command.Prefixed()
-        request, location, store = exec_command.prepare(options, exec_command.request(options, command), tell)
-        from repro_env.api.execute import execute
         from repro_env.runs.start.request import seed_of
         from repro_env.schema.progress import Details
+        from repro_env.specs.argument import open_spec
+        from repro_env.store.store import Store
 
-        def run_once(request: RunOptions) -> FinishedRun:
-            result = execute(request, location.spec, location.directory, store=store, tell=Details(tell))
+        check_command(command)
+        metric, tell, arguments = parse_metric(options["metric"]), exec_command.Prefixed(), exec_command.arguments(options)
+        arguments["store"] = store = Store.open()
+        arguments["spec"] = location = open_spec(options["spec"], store=store, tell=tell)
+
+        def run_once(seed: int) -> FinishedRun:
+            result = execute(command=command, **{**arguments, "seed": seed}, tell=Details(tell))
             tell.detail(exec_command.ending(result))
             return result
 
-        first = seed_of(request, location.spec)
-        result = over_seeds(request, first, options["seeds"], metric, run=run_once, tell=tell)
+        first = seed_of(arguments["seed"], location.spec)
+        result = over_seeds(first, options["seeds"], metric, run=run_once, tell=tell)
         if options["json"]:
             messages.json_result(result)
         else:

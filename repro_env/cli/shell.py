@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from repro_env.cli import exec as exec_command
 from repro_env.cli.ui import messages
 from repro_env.schema.errors import UsageError
@@ -30,15 +28,15 @@ class Command(exec_command.SimilarCommand):
             raise UsageError("`shell` does not accept a command", hint=f"use `repro-env exec {command[0]}`")
         if options["runner"] == "host":
             raise UsageError("`shell` does not support --runner host", hint="use your own shell with the environment active")
-        tell = exec_command.Prefixed()
-        request, location, store = exec_command.prepare(options, exec_command.request(options, ["bash"]), tell)
         from repro_env.api.execute import execute
+        from repro_env.store.store import Store
 
+        store = Store.open()
         with store.temp.directory() as temporary:
-            request = msgspec.structs.replace(request, runs=temporary / "runs", keeps_record=False)
+            arguments = {**exec_command.arguments(options), "runs": temporary / "runs", "keeps_record": False, "store": store}
             messages.say(
                 "this shell runs in the captured environment; files that you write are discarded, except in --checkpoints"
             )
-            result = execute(request, location.spec, location.directory, store=store, tell=tell)
+            result = execute(command=["bash"], **arguments, tell=exec_command.Prefixed())
         messages.say("next: repro-env exec COMMAND")
         return result.end.outcome.exit_code

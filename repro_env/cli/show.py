@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from repro_env.cli.ui import messages
 from repro_env.cli.ui.options import AllOption, JsonOption, SpecArgument
 
@@ -25,20 +23,18 @@ def command(
 
     The command reads only the spec, the names and sizes of its blobs, and the local store. It is safe for untrusted specs.
     """
-    from repro_env.api.show import open_store, show
+    from repro_env.api.show import show
     from repro_env.cli.ui import specpage
     from repro_env.cli.ui.page import Page
-    from repro_env.specs import argument as opening
 
-    location = opening.open_spec(spec, Path.cwd(), tell=messages.say)
-    shown = show(location.spec, location.directory, *open_store())
+    shown = show(spec, tell=messages.say)
     if json:
         messages.json_result(shown)
         return
     page = Page.of_stdout(most=None if all_ else SHOWN)
     specpage.add(shown, page)
     page.print()
-    if any(not blob.here for blob in shown.blobs) and (location.directory / "remote.json").is_file():
+    if any(not blob.here for blob in shown.blobs) and (shown.directory / "remote.json").is_file():
         messages.say("next: repro-env rebuild, which downloads the missing blobs from the registry in remote.json")
     elif any(not blob.here for blob in shown.blobs):
         messages.say("next: copy the directory blobs/ of the capture next to the spec; a rebuild needs it")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -20,9 +19,9 @@ from repro_env.cli.ui.options import (
     NetworkOption,
     RunArgument,
     RunsOption,
-    check_source,
-    parse_mount,
-    parse_path,
+    parse_mounts,
+    parse_source,
+    parse_variables,
     runs_option,
     value,
 )
@@ -79,7 +78,7 @@ def command(
             "DIR",
             "Take the code of the run from this directory, which must have the recorded files. Default: search in the store and "
             "next to the spec.",
-            parser=parse_path,
+            parser=parse_source,
         ),
     ] = None,
     runner: Annotated[
@@ -133,30 +132,26 @@ def command(
     Exit code 0: every result has the expected level or a better one. 1: a result has a lower level, or nothing was compared.
     128 + N: signal N ended the command.
     """
-    from repro_env.api.verify import VerifyRequest, verify
-    from repro_env.cli.exec import Prefixed, parse_variable
+    from repro_env.api.verify import verify
+    from repro_env.cli.exec import Prefixed
     from repro_env.cli.ui.page import Page
-    from repro_env.compare.outputs.ignore import parse
-    from repro_env.compare.outputs.results import Globs
-    from repro_env.store.store import Store
 
-    request = VerifyRequest(
-        word=run,
-        here=Path.cwd(),
-        environ=dict(os.environ),
+    verification = verify(
+        run,
         runs=runs,
-        spec=spec,
-        source=check_source(source),
-        globs=Globs(results=tuple(result or ()), ignored=tuple(parse(text) for text in ignore or ())),
-        env=tuple(parse_variable(text) for text in env or ()),
+        results=result or (),
+        ignore=ignore or (),
+        data=parse_mounts(data),
+        env=parse_variables(env),
         env_file=env_file,
-        data=tuple(parse_mount(text, "--data") for text in data or ()),
         network=network,
+        spec=spec,
+        source=source,
         runner=runner,
         keep=keep,
         output=messages.Screen.level == "verbose",
+        tell=Prefixed(),
     )
-    verification = verify(request, store=Store.open(), tell=Prefixed())
     accepted = _accept(verification) if accept else None
     if json:
         messages.json_result({**facts(verification), "accepted": [added.text for added in accepted.added] if accepted else []})

@@ -72,4 +72,4 @@ def _ignore(count: int, /) -> None:
     pass
 
 
-_: type[Tell] = Silent
+SILENT: Tell = Silent()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from repro_env.schema.errors import SpecError, UsageError
-from repro_env.schema.progress import Silent, Tell
+from repro_env.schema.progress import SILENT, Tell
 from repro_env.schema.spec import Spec
 from repro_env.specs.bundle import is_pack, unpack
 from repro_env.store.specs import archive
@@ -30,25 +30,41 @@ class Opened(msgspec.Struct, frozen=True):
     """Default directory for its runs; None for `runs` next to the spec's directory."""
 
 
-def open_spec(word: str | None, start: Path, store: Store | None = None, tell: Tell | None = None) -> Opened:
-    """Open the spec that a word names; without a word, the nearest spec from `start` upwards.
+SpecName = Opened | Path | str | None
+"""A spec, or its name: a spec.json, its directory, a bundle file, or a reference; None for the nearest spec."""
+
+
+def open_spec(name: SpecName, start: Path | None = None, store: Store | None = None, tell: Tell = SILENT) -> Opened:
+    """Open a spec; without a name, the nearest spec from `start` upwards, by default the current directory.
 
     The store is opened if it is needed and `store` is None. Raises `SpecError`, `ArtifactError`, `NetworkError`, `DiskError`.
     """
-    if word is None:
+    if isinstance(name, Opened):
+        return name
+    start = start or current_directory()
+    if name is None:
         return Opened(*locate(None, start))
+    word = str(name)
     path = start / word
     if path.is_file() and is_pack(path):
         directory = unpack(path, store or Store.open())
     elif not path.exists() and (reference := reference_of(word)) is not None:
         from repro_env.specs.artifact import pull_spec
 
-        directory = pull_spec(reference, store or Store.open(), tell or Silent())
+        directory = pull_spec(reference, store or Store.open(), tell)
     else:
         spec, directory = locate(word, start)
         return Opened(spec, directory, archive.runs_of(directory))
     spec, _ = locate(str(directory), start)
     return Opened(spec, directory, start / "runs")
+
+
+def current_directory() -> Path:
+    """Return the current directory. Raises `UsageError` if it was removed."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise UsageError("the current directory was removed", where=".", hint="change to an existing directory") from None
 
 
 def reference_of(word: str) -> Reference | None:

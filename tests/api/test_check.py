@@ -9,13 +9,12 @@ import msgspec
 import pytest
 
 from repro_env.api import check as command
-from repro_env.api.check import CheckOptions, check, with_captured_variables
+from repro_env.api.check import check, with_captured_variables
 from repro_env.schema.environment import Variable, Variables
 from repro_env.schema.errors import DriftError, InterpreterError
 from repro_env.schema.image import Config
-from repro_env.schema.progress import Silent
 from repro_env.schema.spec import Spec
-from repro_env.store.store import Store
+from repro_env.specs.argument import Opened
 from tests.fakes import specs, wheels
 
 
@@ -53,22 +52,15 @@ def test_variables_are_compared_separately(spec: Spec) -> None:
 
 def test_the_python_of_a_spec_that_was_not_captured_here_is_not_started(spec: Spec, tmp_path: Path) -> None:
     with pytest.raises(DriftError, match="not captured here"):
-        check(
-            spec,
-            tmp_path / "repro",
-            CheckOptions(environ={"PATH": str(Path(sys.executable).parent)}),
-            store=Store.open(),
-            tell=Silent(),
-        )
-    active = CheckOptions(environ={"VIRTUAL_ENV": "/gone"})
+        check(Opened(spec, tmp_path / "repro"), environ={"PATH": str(Path(sys.executable).parent)})
     with pytest.raises(InterpreterError, match=r"\$VIRTUAL_ENV \(/gone\)"):  # the active environment is inspected instead
-        check(spec, tmp_path / "repro", active, store=Store.open(), tell=Silent())
+        check(Opened(spec, tmp_path / "repro"), environ={"VIRTUAL_ENV": "/gone"})
 
 
 def test_check_of_the_project_refuses_a_spec_without_source(spec: Spec, tmp_path: Path) -> None:
     bare = msgspec.structs.replace(spec, observed=msgspec.structs.replace(spec.observed, source=None))
     with pytest.raises(DriftError, match="has no source"):
-        check(bare, tmp_path / "repro", CheckOptions(environ={}, environment=False), store=Store.open(), tell=Silent())
+        check(Opened(bare, tmp_path / "repro"), environment=False)
 
 
 def test_the_project_is_the_directory_that_contains_the_spec_directory(spec: Spec, tmp_path: Path) -> None:
@@ -77,13 +69,13 @@ def test_the_project_is_the_directory_that_contains_the_spec_directory(spec: Spe
     for path in (tmp_path / "wheels").iterdir():
         path.unlink()
     (tmp_path / "wheels").rmdir()
-    options = CheckOptions(environ={}, environment=False)
-    done = check(spec, tmp_path / "repro", options, store=Store.open(), tell=Silent())
+    opened = Opened(spec, tmp_path / "repro")
+    done = check(opened, environment=False)
     assert (done.compared.same, done.source, done.environment) == (True, str(tmp_path), "")
     (tmp_path / "train.py").chmod(0o755)
-    done = check(spec, tmp_path / "repro", options, store=Store.open(), tell=Silent())
+    done = check(opened, environment=False)
     assert [(difference.what, difference.why) for difference in done.compared.differences] == [("train.py", "mode")]
     (tmp_path / "train.py").unlink()
     (tmp_path / "train.py").symlink_to("other.py")
-    done = check(spec, tmp_path / "repro", options, store=Store.open(), tell=Silent())
+    done = check(opened, environment=False)
     assert done.compared.differences[0].right == "link to other.py"

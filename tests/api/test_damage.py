@@ -17,6 +17,7 @@ from repro_env.io.files import sha256_of
 from repro_env.schema.errors import ArtifactError, BuildError
 from repro_env.schema.progress import Silent
 from repro_env.schema.spec import Spec
+from repro_env.specs.argument import Opened
 from repro_env.store.store import Store
 from tests.api.test_store import flip, layer_file, remove, truncate
 from tests.fakes import specs, wheels
@@ -57,7 +58,7 @@ def sent(spec: Spec, tmp_path: Path, store: Store, name: str) -> dict[str, str]:
 
 
 def built(spec: Spec, tmp_path: Path, store: Store) -> str:
-    return rebuild(spec, tmp_path / "repro", store=store, dry_run=False, tell=Silent()).image_id
+    return rebuild(Opened(spec, tmp_path / "repro"), store=store, tell=Silent()).image_id
 
 
 def fetched(index: Index) -> list[str]:

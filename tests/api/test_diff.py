@@ -19,7 +19,6 @@ from repro_env.oci.entry import Entry, sort_with_parents
 from repro_env.schema import codec
 from repro_env.schema.environment import SystemPackage
 from repro_env.schema.errors import ReproEnvError, SpecError
-from repro_env.schema.progress import Silent
 from repro_env.schema.spec import Data, Spec
 from repro_env.store.packages.wheelfile import FACTS, open_facts
 from repro_env.store.specs.blobs import SpecBlobs
@@ -36,7 +35,7 @@ def store() -> Store:
 
 
 def run_diff(left: str | Path, right: str | Path, start: Path, store: Store) -> DiffResult:
-    return diff(str(left), str(right), start, {}, store=store, tell=Silent())
+    return diff(str(left), str(right), start=start, environ={}, store=store)
 
 
 def by_name(result: DiffResult) -> dict[str, Difference]:

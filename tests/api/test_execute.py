@@ -31,8 +31,9 @@ from repro_env.schema.errors import (
     UsageError,
 )
 from repro_env.schema.progress import Silent
-from repro_env.schema.run import GivenVariable, Launch, Outcome, User
+from repro_env.schema.run import GivenVariable, Launch, Outcome, RunnerName, User
 from repro_env.schema.spec import Data, Defaults, Spec
+from repro_env.specs.argument import Opened
 from repro_env.store.store import Store
 from tests.fakes import specs
 
@@ -86,7 +87,8 @@ class Place(Silent):
             "environ": {"HOME": "/home/ann", "TERM": "x"},
         }
         run_options = RunOptions(**(defaults | options))
-        return execute.execute(run_options, self.spec, self.directory, store=self.store, tell=self, backend=backend or Fake())
+        opened = Opened(self.spec, self.directory)
+        return execute.run(run_options, opened, store=self.store, tell=self, backend=backend or Fake())
 
     @property
     def runs(self) -> list[Path]:
@@ -710,3 +712,28 @@ def test_a_run_sees_a_clone_at_the_path_of_the_captured_project(place: Place, tm
     assert f"working directory {place.project}, because" not in place.talk
     place.run(frozen=True, here=clone)
     assert place.runs == []
+
+
+def test_the_arguments_of_execute_are_the_options_of_a_run(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[RunOptions] = []
+    monkeypatch.chdir(place.project)
+    monkeypatch.setattr(execute, "run", lambda options, opened, **others: seen.append(options))
+    opened = Opened(place.spec, place.directory)
+    execute.execute(
+        opened, ["x", "y"], data={"a": "/b"}, checkpoints=["ck"], env={"A": "1", "B": None}, runs="r", store=place.store
+    )
+    execute.execute(opened, ["x"], determinism="strict", store=place.store)
+    default, strict = seen
+    assert default.command == ("x", "y")
+    assert (default.data, default.checkpoints, default.env) == ((("a", "/b"),), (("ck", ""),), (("A", "1"), ("B", None)))
+    assert (default.here, default.runs) == (place.project, place.project / "r")
+    assert (default.ids, strict.ids) == ("system", "seeded")
+    for command in ([], [""]):
+        with pytest.raises(UsageError):
+            execute.execute(opened, command, store=place.store)
+
+
+@pytest.mark.parametrize("runner", ["embedded", "host"])
+def test_only_the_docker_runner_accepts_gpus(place: Place, runner: RunnerName) -> None:
+    with pytest.raises(UsageError, match=rf"the {runner} runner .*not support --gpus 1"):
+        place.run(runner=runner, gpus=1)

@@ -11,13 +11,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from repro_env.api.lineage import Answer, lineage_of
+from repro_env.api.lineage import Answer, lineage
 from repro_env.runs.records import checkpointstate, ids, records
 from repro_env.runs.records.checkpointstate import CheckpointFile
 from repro_env.runs.records.records import Run
 from repro_env.sandbox import outputs
 from repro_env.schema.errors import DataError, RecordError, UsageError
-from repro_env.schema.progress import Silent
 from repro_env.schema.run import DataFact, Parent
 from repro_env.store.store import Store
 from tests.parts import need
@@ -77,7 +76,7 @@ def checkpoint(directory: Path, run: str, files: dict[str, str], resumed_from: s
 
 
 def ask(word: object, store: Store, *, here: Path | None = None, runs: Path | None = None) -> Answer:
-    return lineage_of(str(word), here or store.root.parent, runs=runs, store=store, tell=Silent())
+    return lineage(str(word), here=here or store.root.parent, runs=runs, store=store)
 
 
 def producers(found: Answer) -> tuple[str, ...]:

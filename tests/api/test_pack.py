@@ -18,7 +18,7 @@ from repro_env.oci.entry import Entry, Member
 from repro_env.schema import codec
 from repro_env.schema.errors import ArtifactError, ReproEnvError, SpecError, UsageError
 from repro_env.schema.spec import Spec
-from repro_env.specs.argument import open_spec
+from repro_env.specs.argument import Opened, open_spec
 from repro_env.store.specs import files
 from repro_env.store.store import Store
 from tests.fakes import specs, wheels
@@ -61,7 +61,7 @@ def spec(directory: Path, tmp_path: Path, index: Index) -> Spec:
 
 
 def make_pack(spec: Spec, directory: Path, target: Path, *, everything: bool = False) -> Pack:
-    return pack(spec, directory, target, everything=everything, store=Store.open(), tell=Messages())
+    return pack(Opened(spec, directory), target, everything=everything, tell=Messages())
 
 
 def test_a_complete_archive_rebuilds_without_any_other_file(spec: Spec, directory: Path, index: Index, tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_a_complete_archive_rebuilds_without_any_other_file(spec: Spec, director
     found = open_spec("a.tar", tmp_path, store)
     assert found.spec == spec
     assert found.runs == tmp_path / "runs"
-    rebuilt = rebuild(found.spec, found.directory, store=store, dry_run=False, tell=Messages())
+    rebuilt = rebuild(found, store=store, tell=Messages())
     assert rebuilt.image_id == spec.expected.image_id
     assert rebuilt.fetched == 0
     assert len(index.asked) == requests
@@ -94,9 +94,7 @@ def test_the_same_spec_gives_the_same_bytes(spec: Spec, directory: Path, tmp_pat
         (clone / "more.txt").write_text(str(number))
         old = os.umask(umask)
         try:
-            digests.add(
-                pack(spec, clone, tmp_path / f"{number}.tar", everything=bool(number), store=Store.open(), tell=Messages()).sha256
-            )
+            digests.add(pack(Opened(spec, clone), tmp_path / f"{number}.tar", everything=bool(number), tell=Messages()).sha256)
         finally:
             os.umask(old)
     assert len(digests) == 2  # the first archive is not complete
@@ -112,7 +110,7 @@ def test_missing_wheels_are_downloaded_if_the_archive_is_not_complete(spec: Spec
     assert not make_pack(spec, directory, tmp_path / "a.tar").complete
     store = Store.open(tmp_path / "bare")
     found = open_spec("a.tar", tmp_path, store)
-    rebuilt = rebuild(found.spec, found.directory, store=store, dry_run=False, tell=Messages())
+    rebuilt = rebuild(found, store=store, tell=Messages())
     assert rebuilt.plan is not None
     origins = {item.what.partition("==")[0]: item.origin for item in rebuilt.plan.items}
     assert (origins["alpha"], origins["beta"], origins["base"]) == ("bundled", "url", "bundled")
@@ -139,7 +137,7 @@ def test_a_missing_source_is_a_warning_and_a_missing_base_is_refused(spec: Spec,
     assert spec.observed.source is not None
     specs.blob(directory, spec.observed.source.tree).unlink()
     messages = Messages()
-    assert not pack(spec, directory, tmp_path / "a.tar", everything=True, store=Store.open(), tell=messages).complete
+    assert not pack(Opened(spec, directory), tmp_path / "a.tar", everything=True, tell=messages).complete
     assert any("source" in line for line in messages.lines)
     specs.blob(directory, spec.identity.base).unlink()
     with pytest.raises(ArtifactError, match="the base was not found"):
@@ -291,7 +289,7 @@ def test_all_files_next_to_a_spec_are_packed(directory: Path, spec: Spec, tmp_pa
 
 def test_a_missing_blob_is_made_again_from_the_layer_in_the_store(spec: Spec, directory: Path, tmp_path: Path) -> None:
     first = make_pack(spec, directory, tmp_path / "a.tar")
-    rebuild(spec, directory, store=Store.open(), dry_run=False, tell=Messages())
+    rebuild(Opened(spec, directory), store=Store.open(), tell=Messages())
     blob = specs.blob(directory, spec.identity.base)
     kept = blob.read_bytes()
     blob.unlink()

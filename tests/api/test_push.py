@@ -83,11 +83,11 @@ def empty_store(tmp_path: Path, name: str = "bare") -> Store:
 
 def push_to(spec: Spec, directory: Path, to: str) -> tuple[Pushed, Messages]:
     messages = Messages()
-    return push(spec, directory, parse(to), store=Store.open(), tell=messages), messages
+    return push(to, Opened(spec, directory), tell=messages), messages
 
 
 def rebuild_opened(found: Opened, store: Store, messages: Messages | None = None) -> Rebuilt:
-    return rebuild(found.spec, found.directory, store=store, dry_run=False, tell=messages or Messages())
+    return rebuild(found, store=store, tell=messages or Messages())
 
 
 def test_a_bare_machine_rebuilds_from_a_reference(spec: Spec, directory: Path, repository: str, tmp_path: Path) -> None:
@@ -157,12 +157,12 @@ def test_missing_blobs_are_downloaded_into_a_clone(spec: Spec, directory: Path, 
     clone = tmp_path / "clone"
     shutil.copytree(directory, clone, ignore=shutil.ignore_patterns("blobs"))
     store = empty_store(tmp_path)
-    dry = rebuild(spec, clone, store=store, dry_run=True, tell=Messages())
+    dry = rebuild(Opened(spec, clone), store=store, dry_run=True, tell=Messages())
     assert dry.plan is not None
     assert {item.origin for item in dry.plan.items} == {"registry"}
     assert dry.plan.fetch > 0
     assert not (clone / "blobs").exists()
-    assert rebuild(spec, clone, store=store, dry_run=False, tell=Messages()).image_id == spec.expected.image_id
+    assert rebuild(Opened(spec, clone), store=store, tell=Messages()).image_id == spec.expected.image_id
     blobs = sorted((directory / "blobs").glob("[0-9a-f]*"))
     assert blobs
     for blob in blobs:
@@ -175,7 +175,7 @@ def test_a_damaged_blob_of_the_spec_is_downloaded_again(spec: Spec, directory: P
     good = blob.read_bytes()
     blob.chmod(0o644)
     blob.write_bytes(good[:-9] + b"otherbyte")
-    assert rebuild(spec, directory, store=Store.open(), dry_run=False, tell=Messages()).image_id == spec.expected.image_id
+    assert rebuild(Opened(spec, directory), store=Store.open(), tell=Messages()).image_id == spec.expected.image_id
     assert blob.read_bytes() == good
 
 
@@ -187,9 +187,7 @@ def test_a_second_copy_replaces_a_deleted_copy(spec: Spec, directory: Path, repo
     delete(f"{copies[0].repository}@{copies[0].image}")
     delete(f"{copies[0].repository}@{copies[0].spec}")
     shutil.rmtree(directory / "blobs")
-    assert (
-        rebuild(spec, directory, store=empty_store(tmp_path), dry_run=False, tell=Messages()).image_id == spec.expected.image_id
-    )
+    assert rebuild(Opened(spec, directory), store=empty_store(tmp_path), tell=Messages()).image_id == spec.expected.image_id
 
 
 def test_a_deleted_image_is_reported(spec: Spec, directory: Path, repository: str, tmp_path: Path) -> None:
@@ -199,7 +197,7 @@ def test_a_deleted_image_is_reported(spec: Spec, directory: Path, repository: st
         open_spec(f"{repository}:1", tmp_path, empty_store(tmp_path))
     shutil.rmtree(directory / "blobs")
     with pytest.raises(ReproEnvError, match=r"was not found.*does not have this image") as raised:
-        rebuild(spec, directory, store=empty_store(tmp_path), dry_run=False, tell=Messages())
+        rebuild(Opened(spec, directory), store=empty_store(tmp_path), tell=Messages())
     assert "beta" in str(raised.value)
     assert repository in str(raised.value).replace("/v2/", "/")
     assert raised.value.hint
@@ -232,7 +230,7 @@ def test_a_damaged_or_missing_layer_in_the_registry_is_reported(
         assert raised.value.hint
         assert store.images.get(spec.expected.image_id) is None
         # The spec on the first machine still has all of its blobs.
-        assert rebuild(spec, directory, store=store, dry_run=False, tell=Messages()).image_id == spec.expected.image_id
+        assert rebuild(Opened(spec, directory), store=store, tell=Messages()).image_id == spec.expected.image_id
 
 
 def test_a_tag_may_move_to_another_spec_and_a_digest_does_not(
@@ -244,9 +242,7 @@ def test_a_tag_may_move_to_another_spec_and_a_digest_does_not(
     assert open_spec(f"{repository}:1", tmp_path).spec == other
     assert open_spec(first.image, tmp_path).spec == spec
     shutil.rmtree(directory / "blobs")
-    assert (
-        rebuild(spec, directory, store=empty_store(tmp_path), dry_run=False, tell=Messages()).image_id == spec.expected.image_id
-    )
+    assert rebuild(Opened(spec, directory), store=empty_store(tmp_path), tell=Messages()).image_id == spec.expected.image_id
 
 
 def test_an_image_without_a_spec_is_refused(spec: Spec, directory: Path, repository: str, tmp_path: Path) -> None:
@@ -284,7 +280,7 @@ def test_a_missing_path_is_not_a_reference(word: str, tmp_path: Path) -> None:
 def test_an_unreadable_remote_json_is_refused(text: str, spec: Spec, directory: Path) -> None:
     (directory / "remote.json").write_text(text)
     with pytest.raises(SpecError) as raised:
-        rebuild(spec, directory, store=Store.open(), dry_run=False, tell=Messages())
+        rebuild(Opened(spec, directory), store=Store.open(), tell=Messages())
     assert "remote.json" in raised.value.where
 
 

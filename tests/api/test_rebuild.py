@@ -21,6 +21,7 @@ from repro_env.schema import codec
 from repro_env.schema.errors import ArtifactError, BuildError, DiskError, NetworkError, PlatformError, ReproEnvError
 from repro_env.schema.image import Layer
 from repro_env.schema.spec import Spec
+from repro_env.specs.argument import Opened
 from repro_env.store.packages.wheelfile import open_facts
 from repro_env.store.specs.blobs import SpecBlobs
 from repro_env.store.specs.lookup import locate
@@ -79,7 +80,7 @@ def index(tmp_path: Path) -> Iterator[Index]:
 
 
 def run(spec: Spec, directory: Path, store: Store, *, dry_run: bool = False) -> Rebuilt:
-    return rebuild(spec, directory, store=store, dry_run=dry_run, tell=Messages())
+    return rebuild(Opened(spec, directory), store=store, dry_run=dry_run, tell=Messages())
 
 
 def origins(done: Rebuilt) -> dict[str, str]:
@@ -359,7 +360,7 @@ def test_a_missing_source_is_reported_and_not_an_error(directory: Path, made: di
     assert spec.observed.source is not None
     specs.blob(directory, spec.observed.source.tree).unlink()
     messages = Messages()
-    done = rebuild(spec, directory, store=store, dry_run=False, tell=messages)
+    done = rebuild(Opened(spec, directory), store=store, tell=messages)
     assert done.image_id == spec.expected.image_id
     assert any("source" in line for line in messages.lines)
 
@@ -512,10 +513,11 @@ from pathlib import Path
 from repro_env.store.specs.lookup import locate
 from repro_env.api.rebuild import rebuild
 from repro_env.schema.progress import Silent
+from repro_env.specs.argument import Opened
 from repro_env.store.store import Store
 
 spec, directory = locate(sys.argv[1], Path.cwd())
-print(rebuild(spec, directory, store=Store.open(), dry_run=False, tell=Silent()).image_id)
+print(rebuild(Opened(spec, directory), store=Store.open(), tell=Silent()).image_id)
 """
 
 

@@ -19,10 +19,10 @@ from repro_env.api.push import push
 from repro_env.api.send import Delivery, notes, send
 from repro_env.delivery.targets.argument import parse
 from repro_env.oci import config
-from repro_env.registry import reference
 from repro_env.schema import codec
 from repro_env.schema.errors import UsageError
 from repro_env.schema.spec import Spec, WheelHint
+from repro_env.specs.argument import Opened
 from repro_env.store.store import Store
 from tests.fakes import specs, wheels
 from tests.fakes.index import configured
@@ -65,17 +65,8 @@ def send_to(
     source: bool = False,
     user: str | None = None,
 ) -> Delivery:
-    return send(
-        spec,
-        directory,
-        parse(word),
-        store=Store.open(),
-        tell=tell or Messages(),
-        here=directory.parent,
-        dry_run=dry_run,
-        source=source,
-        user=user,
-    )
+    opened, target = Opened(spec, directory), parse(word)
+    return send(opened, target, tell=tell or Messages(), here=directory.parent, dry_run=dry_run, source=source, user=user)
 
 
 def test_a_layout_and_an_archive_have_the_same_manifest(spec: Spec, directory: Path) -> None:
@@ -105,7 +96,7 @@ def test_a_blob_that_was_recompressed_is_sent_again(spec: Spec, directory: Path,
     assert again.image_id == first.image_id
     assert again.manifest_digest != first.manifest_digest
     elsewhere = send(
-        spec, directory, parse("oci:out2"), store=Store.open(store.root.parent / "cold"), tell=Messages(), here=directory.parent
+        Opened(spec, directory), parse("oci:out2"), store=Store.open(store.root.parent / "cold"), here=directory.parent
     )
     assert elsewhere.manifest_digest == again.manifest_digest
 
@@ -174,7 +165,7 @@ def test_a_pushed_spec_is_enough(spec: Spec, directory: Path, store: Store, tmp_
         (wheel,) = (tmp_path / "wheels").glob(f"{name}-*.whl")
         store.blobs.put([wheel.read_bytes()], distribution.sha256, where=name)
     with registry(directory.parent / "registry") as host:
-        pushed = push(downloadable, directory, reference.parse(f"{host}/team/train:1"), store=store, tell=Messages())
+        pushed = push(f"{host}/team/train:1", Opened(downloadable, directory), store=store)
         first = send_to("oci:out", downloadable, directory)
         assert first.manifest_digest == pushed.image.partition("@")[2]
         bare = directory.parent / "elsewhere" / "repro"
@@ -183,7 +174,7 @@ def test_a_pushed_spec_is_enough(spec: Spec, directory: Path, store: Store, tmp_
             shutil.copy(directory / name, bare / name)
         tell = Messages()
         other = Store.open(store.root.parent / "bare")
-        again = send(downloadable, bare, parse("oci:out"), store=other, tell=tell, here=bare.parent)
+        again = send(Opened(downloadable, bare), parse("oci:out"), store=other, tell=tell, here=bare.parent)
     assert (again.image_id, again.manifest_digest) == (first.image_id, first.manifest_digest)
     assert sum("is fetched complete" in line for line in tell.lines) == len(made)
 

@@ -16,7 +16,6 @@ from repro_env.cli import app
 from repro_env.cli import exec as exec_command
 from repro_env.cli import sensitivity as command
 from repro_env.runs.records.notes import MORE_VALUES
-from repro_env.runs.start.request import RunOptions
 from repro_env.schema.errors import DataError, RecordError, ReproEnvError, SourceError, UsageError
 from repro_env.schema.progress import Silent
 from repro_env.schema.run import DataFact, End, Metric, Outcome, Output, Seeded, SourceFact, Start
@@ -38,14 +37,12 @@ class Runs(Silent):
     def progress(self, total: int, label: str, /) -> Any:
         raise AssertionError(total, label)
 
-    def run(self, asked: RunOptions) -> FinishedRun:
-        assert isinstance(asked.seed, int)
-        self.seeds.append(asked.seed)
-        return self.change(asked.seed, done(asked.seed))
+    def run(self, seed: int) -> FinishedRun:
+        self.seeds.append(seed)
+        return self.change(seed, done(seed))
 
-    def over(self, count: int = 5, metric: str | None = None, first: int = 0, **asked: Any) -> Found:
-        request = RunOptions(command=("train.py",), here=Path("/p"), environ={}, **asked)
-        return over_seeds(request, first, count, parse_metric(metric), run=self.run, tell=self)
+    def over(self, count: int = 5, metric: str | None = None, first: int = 0) -> Found:
+        return over_seeds(first, count, parse_metric(metric), run=self.run, tell=self)
 
 
 def metric(name: str, value: float, file: str = "metrics.json", least: float | None = None) -> Metric:
@@ -165,13 +162,6 @@ REFUSED: list[tuple[dict[str, Any], Callable[[int, FinishedRun], FinishedRun], t
     ({"count": 1}, lambda seed, recorded: recorded, UsageError, "at least two seeds", 0),
     ({"metric": "acuracy"}, lambda seed, recorded: recorded, UsageError, "the first run did not write this metric", 1),
     ({}, lambda seed, recorded: with_end(recorded, metrics=()), RecordError, "wrote no metrics", 1),
-    (
-        {"checkpoints": (("ck", ""),)},
-        lambda seed, recorded: recorded,
-        UsageError,
-        "would resume from the checkpoints of the previous run",
-        0,
-    ),
     (
         {},
         lambda seed, recorded: msgspec.structs.replace(

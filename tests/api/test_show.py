@@ -21,6 +21,7 @@ from repro_env.schema.environment import Bundled, Excluded, Git, SharedLibrary, 
 from repro_env.schema.frameworks import Device, Frameworks, Library, Threads
 from repro_env.schema.progress import Silent
 from repro_env.schema.spec import Data, InstalledFrom, Spec
+from repro_env.specs.argument import Opened
 from repro_env.store.specs.lookup import locate
 from repro_env.store.store import Store
 from tests.fakes import specs, wheels
@@ -122,7 +123,7 @@ def test_a_conda_package_does_not_change_the_layer_size_of_a_wheel_with_the_same
         name="alpha", version=version, build="0", subdir="noarch", filename="alpha-1.0-0.conda", sha256=DIGEST, size=10**6
     )
     both = msgspec.structs.replace(made, identity=msgspec.structs.replace(made.identity, packages=(package,)))
-    assert show(both, directory, None).layers == show(made, directory, None).layers
+    assert show(Opened(both, directory)).layers == show(Opened(made, directory)).layers
 
 
 def test_missing_blobs_are_named(made: Spec, directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -139,7 +140,7 @@ def test_missing_blobs_are_named(made: Spec, directory: Path, capsys: pytest.Cap
 
 def test_a_rebuilt_image_is_in_the_store(made: Spec, tmp_path: Path, directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bundled = specs.make(tmp_path / "other", {"alpha": wheels.make(tmp_path / "wheels", "alpha")}, carry=["alpha"])
-    rebuild(*locate(str(tmp_path / "other"), tmp_path), store=Store.open(), dry_run=False, tell=Silent())
+    rebuild(Opened(*locate(str(tmp_path / "other"), tmp_path)), store=Store.open(), dry_run=False, tell=Silent())
     _, out, err = call(capsys, tmp_path / "other", "--json")
     shown = json.loads(out)
     assert shown["image"] == "in the store"
@@ -190,10 +191,10 @@ def test_a_spec_cannot_write_to_the_terminal(made: Spec, directory: Path) -> Non
         frameworks=Frameworks(problem=evil, torch=evil, unknown=(evil,)),
     )
     (directory / "spec.json").write_bytes(codec.pretty(msgspec.structs.replace(changed, observed=observed)))
-    found, where = locate(str(directory), directory)
+    found = show(str(directory))
     for width in (None, 60):
         page = Page(width=width)
-        specpage.add(show(found, where, None), page)
+        specpage.add(found, page)
         text = "".join(page.lines)
         assert "\\x9b2J" in text
         assert not {char for char in text if char in "\x9b\x85\u202e" or ord(char) < 32}

@@ -16,6 +16,7 @@ from repro_env.api.rebuild import rebuild
 from repro_env.runs.records import ids, records
 from repro_env.schema.progress import Silent
 from repro_env.schema.spec import Spec
+from repro_env.specs.argument import Opened
 from repro_env.store.store import Store
 from tests.fakes import specs, wheels
 from tests.runs.records.test_records import start
@@ -33,7 +34,7 @@ def store(tmp_path: Path) -> Store:
 
 
 def build(spec: Spec, tmp_path: Path, store: Store) -> str:
-    return rebuild(spec, tmp_path / "repro", store=store, dry_run=False, tell=Silent()).image_id
+    return rebuild(Opened(spec, tmp_path / "repro"), store=store, tell=Silent()).image_id
 
 
 def layer_file(spec: Spec, store: Store, kind: str = "distributions") -> Path:

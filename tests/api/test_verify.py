@@ -14,11 +14,9 @@ import pytest
 
 from repro_env.api import verify
 from repro_env.api.execute import FinishedRun
-from repro_env.api.verify import Verified, VerifyRequest
+from repro_env.api.verify import Verified
 from repro_env.compare import rerun
 from repro_env.compare.outputs import ignorefile, results
-from repro_env.compare.outputs.ignore import parse
-from repro_env.compare.outputs.results import Globs
 from repro_env.runs.records import annotation, checkpointstate, records
 from repro_env.schema import codec
 from repro_env.schema.environment import Variable
@@ -32,16 +30,20 @@ from tests.fakes.tensors import Tensor, npy
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     made = Place(tmp_path)
+    monkeypatch.chdir(made.project)
     (made.directory / "spec.json").write_bytes(codec.pretty(made.spec))
     return made
 
 
 def verify_run(place: Place, work: Work | None, backend: Fake | None = None, **more: Any) -> Verified:
-    options: dict[str, Any] = {"word": "latest", "here": place.project, "environ": {"HOME": "/home/ann", "NAME": "value"}}
-    wanted = VerifyRequest(**(options | more))
-    return verify.verify(wanted, store=place.store, tell=place, backend=backend or Fake(work), look=sides.look)
+    options: dict[str, Any] = {
+        "environ": {"HOME": "/home/ann", "NAME": "value"},
+        "backend": backend or Fake(work),
+        "look": sides.look,
+    }
+    return verify.verify(store=place.store, tell=place, **(options | more))
 
 
 def training(value: float = 1.0, **others: str) -> Work:
@@ -150,10 +152,10 @@ def test_variables_must_be_passed_again(place: Place) -> None:
         verify_run(place, training())
     assert caught.value.hint == "pass it again: --env LR=VALUE"
     with pytest.raises(UsageError, match="NAME was passed to the run") as caught:
-        verify_run(place, training(), env=(("LR", "1"),))
+        verify_run(place, training(), env={"LR": "1"})
     assert caught.value.hint == "pass it again: --env NAME", "an untrusted record does not get the caller's variables"
     again = Fake(training())
-    assert verify_run(place, None, again, env=(("LR", "1"), ("NAME", None))).verdict.same
+    assert verify_run(place, None, again, env={"LR": "1", "NAME": None}).verdict.same
     assert again.launch is not None
     assert {Variable(name="LR", value="1"), Variable(name="NAME", value="value")} <= set(again.launch.env)
 
@@ -377,7 +379,7 @@ def test_the_command_does_not_run_if_there_is_nothing_to_compare(
 ) -> None:
     place.run(backend=Fake(work))
     again = Fake(work)
-    found = verify_run(place, None, again, globs=Globs(ignored=tuple(map(parse, ignored)))).verdict
+    found = verify_run(place, None, again, ignore=ignored).verdict
     assert (found.same, found.level, again.launch) == (False, None, None)
     assert found.sentence == f"nothing was compared: {why}. The command was not run again"
     assert "expected" not in place.talk
@@ -469,11 +471,10 @@ def test_a_glob_without_a_match_is_refused_before_the_command_runs(place: Place,
     place.run(backend=Fake(training(log_txt="a")))
     again = Fake(training(log_txt="b"))
     with pytest.raises(UsageError) as caught:
-        verify_run(place, None, again, globs=Globs(results=(result,)))
+        verify_run(place, None, again, results=[result])
     assert again.launch is None
     assert caught.value.hint == "its outputs are log.txt, w.npy"
-    ignored = parse("*.png"), parse("log.txt")
-    found = verify_run(place, None, again, globs=Globs(results=("w.*",), ignored=ignored)).verdict
+    found = verify_run(place, None, again, results=["w.*"], ignore=["*.png", "log.txt"]).verdict
     assert found.same
 
 
@@ -495,7 +496,12 @@ def test_the_terminal_type_is_that_of_the_recorded_run(place: Place, then: str |
 
 
 @pytest.mark.parametrize("how", ["clone", "copy"])
-def test_code_is_found_in_another_clone_or_copy(place: Place, git: Git, how: str) -> None:  # noqa: F811
+def test_code_is_found_in_another_clone_or_copy(
+    place: Place,
+    git: Git,  # noqa: F811
+    how: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The runs are in a clone or copy at another path, and the project's own directory does not exist."""
     (place.project / "train.py").write_text("print(1)\n")
     if how == "clone":
@@ -512,20 +518,20 @@ def test_code_is_found_in_another_clone_or_copy(place: Place, git: Git, how: str
         shutil.copytree(place.project, elsewhere, symlinks=True)
     shutil.rmtree(place.project)
     again = Fake(training())
-    assert verify_run(place, None, again, here=elsewhere).verdict.same
+    monkeypatch.chdir(elsewhere)
+    assert verify_run(place, None, again).verdict.same
     assert again.launch is not None
     assert (again.launch.workspace, again.launch.snapshot) == (str(place.project), first.start.source.digest)
 
 
 def test_an_ignored_file_that_no_run_wrote_is_reported(place: Place) -> None:
     place.run("train.py", backend=Fake(training(log_txt="a")))
-    verify_run(place, training(log_txt="a"), globs=Globs(ignored=(parse("log.txt:a {}"), parse("lgo.txt"))))
+    verify_run(place, training(log_txt="a"), ignore=["log.txt:a {}", "lgo.txt"])
     assert "--ignore lgo.txt does not match an output of the two runs" in place.talk
     assert "--ignore log.txt" not in place.talk
 
 
 def test_an_ignored_file_that_is_equal_does_not_lower_the_level(place: Place) -> None:
     place.run("train.py", backend=Fake(training(log_txt="a")))
-    globs = Globs(ignored=(parse("log.txt"),))
-    assert verify_run(place, training(log_txt="a"), globs=globs).verdict.level == "bitwise"
-    assert verify_run(place, training(log_txt="b"), globs=globs).verdict.level == "equal except for"
+    assert verify_run(place, training(log_txt="a"), ignore=["log.txt"]).verdict.level == "bitwise"
+    assert verify_run(place, training(log_txt="b"), ignore=["log.txt"]).verdict.level == "equal except for"

@@ -32,7 +32,7 @@ def result(tmp_path: Path) -> CaptureResult:
     )
     spec = msgspec.structs.replace(spec, observed=observed)
     target = Target(Path("/env/bin/python"), "named", "--python", explicit=True)
-    return CaptureResult(tmp_path / "repro" / "spec.json", spec, target, 1)
+    return CaptureResult(spec, tmp_path / "repro", target=target, proven=1)
 
 
 def test_the_page_has_what_was_captured_and_what_needs_attention(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -11,8 +12,7 @@ from repro_env.api.execute import FinishedRun
 from repro_env.cli import app
 from repro_env.cli import exec as run
 from repro_env.cli.ui import messages as say
-from repro_env.cli.ui.options import parse_data, parse_mount
-from repro_env.runs.start.request import RunOptions
+from repro_env.cli.ui.options import parse_mount
 from repro_env.schema.errors import UsageError
 from repro_env.schema.progress import Silent
 from repro_env.schema.run import End, Outcome, Output, RunnerName, SourceFact, Start
@@ -30,9 +30,8 @@ def parse(*words: str) -> tuple[dict[str, object], list[str]]:
     return options | lists, list(run.words(context))
 
 
-def request(*words: str) -> RunOptions:
-    context = app.parse("exec", words)
-    return run.request(context.params, run.words(context))
+def arguments(*words: str) -> dict[str, Any]:
+    return run.arguments(app.parse("exec", words).params)
 
 
 @pytest.mark.parametrize(
@@ -101,17 +100,16 @@ def test_the_error_for_a_wrong_option_shows_the_usage(words: str, message: str) 
     assert "`repro-env exec --help`" in caught.value.hint
 
 
-def test_options_are_converted_to_a_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_are_converted_to_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     words = "--seed 7 --data a:/b --checkpoints ck --env A=1 --env B --env-file ../e --runs /r --network x y"
-    converted = request(*words.split())
-    assert converted.command == ("x", "y")
-    assert converted.seed == 7
-    assert converted.data == (("a", "/b"),)
-    assert converted.checkpoints == (("ck", ""),)
-    assert converted.env == (("A", "1"), ("B", None))
-    assert (converted.env_file, converted.runs) == (tmp_path.parent / "e", Path("/r"))
-    assert (converted.network, converted.frozen, converted.runner) == (True, False, "embedded")
+    converted = arguments(*words.split())
+    assert converted["seed"] == 7
+    assert converted["data"] == [("a", "/b")]
+    assert converted["checkpoints"] == [("ck", "")]
+    assert converted["env"] == {"A": "1", "B": None}
+    assert (converted["env_file"], converted["runs"]) == (tmp_path.parent / "e", Path("/r"))
+    assert (converted["network"], converted["frozen"], converted["runner"]) == (True, False, "embedded")
 
 
 @pytest.mark.parametrize(
@@ -127,18 +125,25 @@ def test_options_are_converted_to_a_request(tmp_path: Path, monkeypatch: pytest.
         ("--data a:b x", '--data must be SRC[:DST] with an absolute DST (got "a:b")'),
         ("--data :/b x", '--data must be SRC[:DST] with an absolute DST (got ":/b")'),
         ("--seed -- x", "--seed must be an integer between 0 and 4294967295"),
+        ("--gpus two x", '--gpus must be a number, "all" or "none" (got "two")'),
         ("--runs= x", "an option requires a path, but its value is empty"),
+        ("--source /gone x", '--source must be a directory (got "/gone")'),
+        ("--ranks none x", "repro-env exec: invalid value for '--ranks'"),
+        ("--determinism on x", "repro-env exec: invalid value for '--determinism'"),
+        ("--threads 0 x", "repro-env exec: invalid value for '--threads'"),
+        ("--threads two x", "repro-env exec: invalid value for '--threads'"),
+        ("--threads 5000 x", "repro-env exec: invalid value for '--threads'"),
     ],
 )
 def test_exec_refuses_an_invalid_value(words: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:
-        request(*words.split())
+        app.run(["exec", *words.split()])
     assert str(caught.value).startswith(message)
     assert caught.value.hint
 
 
 def test_the_largest_seed_is_accepted() -> None:
-    assert request("--seed", "4294967295", "x").seed == 2**32 - 1
+    assert arguments("--seed", "4294967295", "x")["seed"] == 2**32 - 1
 
 
 def test_an_existing_path_with_a_colon_is_not_split(tmp_path: Path) -> None:
@@ -146,9 +151,6 @@ def test_an_existing_path_with_a_colon_is_not_split(tmp_path: Path) -> None:
     assert parse_mount(f"{tmp_path}/a:b", "--data") == (f"{tmp_path}/a:b", "")
     assert parse_mount(f"{tmp_path}/a:b:/x", "--data") == (f"{tmp_path}/a:b", "/x")
     assert parse_mount("a:", "--data") == ("a", "")
-    (tmp_path / "c").mkdir()
-    assert parse_data(f"{tmp_path}/c/../a:b") == (tmp_path / "a:b", f"{tmp_path}/a:b")
-    assert parse_data(f"{tmp_path}/c:/x/") == (tmp_path / "c", "/x")
 
 
 def make_result(
@@ -298,21 +300,18 @@ def test_the_application_passes_the_command_unchanged(monkeypatch: pytest.Monkey
 
 def test_trace_is_an_option_without_a_value() -> None:
     for words, trace in ((("train.py",), False), (("--trace", "train.py"), True), (("train.py", "--trace"), False)):
-        assert request(*words).trace is trace
+        assert arguments(*words)["trace"] is trace
 
 
-def test_determinism_ranks_and_threads_have_defaults_and_valid_values() -> None:
-    strict = request("--ranks", "same", "--determinism=strict", "--threads", "3", "x")
-    assert (strict.ranks, strict.determinism, strict.ids, strict.threads) == ("same", "strict", "seeded", 3)
-    default = request("x")
-    assert (default.ranks, default.determinism, default.ids, default.threads) == ("each", "warn", "system", None)
-    for words in (("--ranks", "none"), ("--determinism", "on"), ("--threads", "0"), ("--threads", "two"), ("--threads", "5000")):
-        with pytest.raises(UsageError):
-            request(*words, "x")
+def test_determinism_ranks_and_threads_have_defaults() -> None:
+    names = ("ranks", "determinism", "ids", "threads")
+    strict = arguments("--ranks", "same", "--determinism=strict", "--threads", "3", "x")
+    assert [strict[name] for name in names] == ["same", "strict", None, 3]
+    default = arguments("x")
+    assert [default[name] for name in names] == ["each", "warn", None, None]
 
 
-def test_parents_tags_and_the_note_are_in_the_request() -> None:
-    words = ("--parent", "1f2e", "--tag", "a", "--tag", "b", "--note", "why", "x")
-    annotated = request(*words)
-    assert annotated.parents == ("1f2e",)
-    assert (annotated.tags, annotated.note) == (("a", "b"), "why")
+def test_parents_tags_and_the_note_are_arguments() -> None:
+    annotated = arguments("--parent", "1f2e", "--tag", "a", "--tag", "b", "--note", "why", "x")
+    assert list(annotated["parents"]) == ["1f2e"]
+    assert (list(annotated["tags"]), annotated["note"]) == (["a", "b"], "why")

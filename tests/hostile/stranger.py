@@ -27,6 +27,7 @@ from repro_env.schema.errors import ReproEnvError
 from repro_env.schema.image import Layer
 from repro_env.schema.progress import Silent
 from repro_env.schema.spec import Identity, Spec, WheelHint
+from repro_env.specs.argument import Opened
 from repro_env.store.store import Store
 from tests.fakes import specs, wheels
 
@@ -113,7 +114,7 @@ class Stranger:
         """Make the image. Raises what it raises."""
         store = Store.open()
         if way == "store":
-            rebuild(self.spec, self.directory, store=store, dry_run=False, tell=Silent())
+            rebuild(Opened(self.spec, self.directory), store=store)
         else:
             send(self.spec, self.directory, store, Oci(self.out, ""), tell=Silent())
 

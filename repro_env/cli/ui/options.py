@@ -43,11 +43,23 @@ def parse_mount(text: str, option: str) -> tuple[str, str]:
     return source, target
 
 
-def parse_data(text: str) -> tuple[Path, str]:
-    """The absolute SRC of a --data option, and DST, which is the same path if the option does not name it."""
-    source, target = parse_mount(text, "--data")
-    path = parse_path(source)
-    return path, target.rstrip("/") or str(path)
+def parse_mounts(texts: Sequence[str] | None, option: str = "--data") -> list[tuple[str, str]]:
+    """The parts of each `SRC[:DST]` of an option."""
+    return [parse_mount(text, option) for text in texts or ()]
+
+
+def parse_variables(texts: Sequence[str] | None) -> dict[str, str | None]:
+    """The values of `NAME=VALUE` by name; None for `NAME`, which passes the caller's value."""
+    parts = [text.partition("=") for text in texts or ()]
+    return {name: value if equals else None for name, equals, value in parts}
+
+
+def parse_source(text: str) -> Path:
+    """The directory of --source without symlinks. Raises `UsageError` if it is not a directory."""
+    source = parse_path(text)
+    if not source.is_dir():
+        raise UsageError(f'--source must be a directory (got "{source}")', hint="name the directory of the code")
+    return source.resolve()
 
 
 SpecArgument = Annotated[str | None, typer.Argument(help=f"{SPEC[0].upper()}{SPEC[1:]}", metavar="SPEC", show_default=False)]
@@ -63,7 +75,7 @@ RunsOption = Annotated[
 ]
 SourceOption = Annotated[
     Path | None,
-    value("DIR", "Use the code in this directory. Default: the directory that holds the spec's directory.", parser=parse_path),
+    value("DIR", "Use the code in this directory. Default: the directory that holds the spec's directory.", parser=parse_source),
 ]
 EnvOption = Annotated[
     list[str] | None,
@@ -80,7 +92,7 @@ def find_runs(runs: Path | None) -> Path:
     """The directory of --runs, or the default. Raises `RecordError` if no directory of runs is found."""
     from repro_env.api.runs import find_runs_directory
 
-    return find_runs_directory(runs, Path.cwd())
+    return find_runs_directory(runs)
 
 
 def find_run(name: str, runs: Path | None) -> Path:
@@ -88,13 +100,6 @@ def find_run(name: str, runs: Path | None) -> Path:
     from repro_env.runs.records import records
 
     return records.find(find_runs(runs), name)
-
-
-def check_source(source: Path | None) -> Path | None:
-    """The directory of --source without symlinks. Raises `UsageError` if it is not a directory."""
-    if source is not None and not source.is_dir():
-        raise UsageError(f'--source must be a directory (got "{source}")', hint="name the directory of the code")
-    return None if source is None else source.resolve()
 
 
 def runs_option(runs: Path | None) -> str:

@@ -191,11 +191,11 @@ def _exists(path: Path, option: str) -> bool:
         ) from None
 
 
-def seed_of(options: RunOptions, spec: Spec) -> int:
-    """Return the seed of the run: as given, drawn for "random", or the default of the spec."""
-    if options.seed == "random":
+def seed_of(seed: int | Literal["random"] | None, spec: Spec) -> int:
+    """Return the seed of a run: as given, drawn for "random", or the default of the spec."""
+    if seed == "random":
         return secrets.randbits(32)
-    return spec.defaults.seed if options.seed is None else options.seed
+    return spec.defaults.seed if seed is None else seed
 
 
 def term_of(environ: Mapping[str, str]) -> str:

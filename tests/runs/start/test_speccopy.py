@@ -20,7 +20,7 @@ from repro_env.runs.start import sourcedirectory, speccopy
 from repro_env.schema import codec
 from repro_env.schema.errors import SpecError
 from repro_env.schema.progress import Silent
-from repro_env.specs.argument import open_spec
+from repro_env.specs.argument import Opened, open_spec
 from repro_env.store.specs import archive as kept
 from repro_env.store.specs.blobs import SpecBlobs, file_key
 from tests.api.test_audit import drop_image, rewrite, run_audit
@@ -59,7 +59,7 @@ def test_the_spec_of_a_run_survives_the_next_capture_with_its_bundled_blobs(plac
     found = Specs(done.directory.parent, place.project, place.store).of(done.start)
     assert found is not None
     assert found.directory == spec_directory(done)
-    made = rebuild(found.spec, found.directory, store=place.store, dry_run=False, tell=Silent())
+    made = rebuild(Opened(found.spec, found.directory), store=place.store)
     assert made.image_id == done.start.image
 
 
