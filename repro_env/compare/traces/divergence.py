@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import zip_longest
 from typing import Literal
 
-from repro_env.compare.traces.trace import Optimizer, Step, Trace
+from repro_env.compare.traces.trace import Line, Trace
 from repro_env.schema.codec import Frozen
 
 _NAMES = 8
@@ -127,7 +127,7 @@ class _Pair:
             return None
         return self._differ("tensors", number, 0, _describe(old), _describe(new))
 
-    def _compare_steps(self, old: Step, new: Step) -> Divergence | None:
+    def _compare_steps(self, old: Line, new: Line) -> Divergence | None:
         number, step = old.optimizer, old.step
         if old.losses is not None and new.losses is not None:
             self.losses += any(loss is not None for loss in old.losses)
@@ -156,7 +156,7 @@ class _Pair:
                 return self._differ("steps", number, min(old, new), str(old), str(new))
         return None
 
-    def _tensors(self, old: Step, new: Step) -> tuple[str, ...]:
+    def _tensors(self, old: Line, new: Line) -> tuple[str, ...]:
         """The names of the tensors that differ."""
         optimizer = self.left.optimizers.get(old.optimizer)
         pairs = zip(old.tensors, new.tensors, strict=False)
@@ -192,12 +192,12 @@ def _short(digest: str | None) -> str:
     return f"sha256 {(digest or '')[:16]}"
 
 
-def _describe(optimizer: Optimizer) -> str:
+def _describe(optimizer: Line) -> str:
     shapes = ", ".join(optimizer.shapes[:_NAMES]) + (", …" if len(optimizer.shapes) > _NAMES else "")
     return f"{optimizer.kind} of {len(optimizer.shapes)} tensors ({shapes})"
 
 
-def _name(optimizer: Optimizer | None, number: int) -> str:
+def _name(optimizer: Line | None, number: int) -> str:
     if optimizer is not None and number < len(optimizer.names):
         return optimizer.names[number]
     shape = f" ({optimizer.shapes[number]})" if optimizer is not None and number < len(optimizer.shapes) else ""

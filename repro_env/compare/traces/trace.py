@@ -6,8 +6,8 @@ counted.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 
@@ -21,16 +21,28 @@ _DIGEST = 64
 """The longest digest, in characters."""
 
 
-class Step(Frozen, frozen=True, kw_only=True):
-    """A step of an optimizer. Fields that were not recorded are None."""
+class Number(float):
+    """A recorded number."""
 
-    optimizer: int
-    step: int
+
+class Line(msgspec.Struct, kw_only=True):
+    """A line: the head of the trace, an optimizer, a step of an optimizer, or the end. Fields that were not recorded are unset."""
+
+    trace: int = 0
+    program: str = ""
+    optimizer: int = -1
+    kind: str = ""
+    """Of an optimizer."""
+    shapes: tuple[str, ...] = ()
+    """`64x3x3x3:float32` for each parameter of an optimizer."""
+    names: tuple[str, ...] = ()
+    """The names of these parameters, if the optimizer has them."""
+    step: int = -1
     """The number of the step in this process, from 1; 0 for the weights before the first step."""
-    losses: tuple[float | None, ...] | None = None
+    losses: tuple[Number | None, ...] | None = msgspec.field(name="loss", default=None)
     more: int = 0
     """The number of further losses."""
-    rates: tuple[float | None, ...] | None = None
+    rates: tuple[Number | None, ...] | None = msgspec.field(name="lr", default=None)
     """The current learning rates of the parameter groups; None for a rate on a device."""
     screen: str | None = None
     """A CRC-32 of some bytes of the weights."""
@@ -38,24 +50,22 @@ class Step(Frozen, frozen=True, kw_only=True):
     """The digest of all parameters."""
     tensors: tuple[str, ...] = ()
     """If there is a `sha256`: the start of the digest of each parameter."""
-    at_exit: bool = False
+    at_exit: bool = msgspec.field(name="exit", default=False)
+    end: End | None = None
 
 
-class Optimizer(Frozen, frozen=True, kw_only=True):
-    kind: str
-    shapes: tuple[str, ...]
-    """`64x3x3x3:float32` for each parameter."""
-    names: tuple[str, ...]
-    """The names of the parameters, if the optimizer has them."""
+class End(msgspec.Struct):
+    untraced: int = 0
+    steps: tuple[int, ...] = ()
 
 
 class Trace(Frozen, frozen=True, kw_only=True):
     """The trace of a process."""
 
     program: str
-    optimizers: dict[int, Optimizer]
+    optimizers: dict[int, Line]
     """By number, as they were at their first step."""
-    steps: tuple[Step, ...]
+    steps: tuple[Line, ...]
     """In order of time."""
     counts: tuple[int, ...]
     """The number of steps of each optimizer; empty if the trace has no end."""
@@ -67,39 +77,14 @@ class Trace(Frozen, frozen=True, kw_only=True):
     """The number of lines that cannot be parsed: they are truncated, or the script wrote them."""
 
 
-class _End(msgspec.Struct):
-    untraced: int = 0
-    steps: list[int] = []
-
-
-class _Line(msgspec.Struct):
-    """A line. Its kind depends on the fields that are present."""
-
-    trace: int = 0
-    program: str = ""
-    optimizer: int = -1
-    kind: str = ""
-    shapes: list[str] = []
-    names: list[str] = []
-    step: int = -1
-    loss: list[float | str | None] | None = None
-    more: int = 0
-    lr: list[float | str | None] | None = None
-    screen: str | None = None
-    sha256: str | None = None
-    tensors: list[str] = []
-    exit: bool = False
-    end: _End | None = None
-
-
 def parse(lines: Iterable[bytes]) -> Trace:
     """Parse the lines of a trace file."""
-    decoder = msgspec.json.Decoder(_Line)
-    first = _Line()
-    optimizers: dict[int, Optimizer] = {}
-    steps: list[Step] = []
-    rates: dict[int, tuple[float | None, ...]] = {}
-    end: _End | None = None
+    decoder = msgspec.json.Decoder(Line, dec_hook=_number)
+    program = ""
+    optimizers: dict[int, Line] = {}
+    steps: list[Line] = []
+    rates: dict[int, tuple[Number | None, ...]] = {}
+    end: End | None = None
     invalid = 0
     for text in lines:
         try:
@@ -111,50 +96,30 @@ def parse(lines: Iterable[bytes]) -> Trace:
         if line.end is not None:
             end = line.end
         elif line.trace:
-            first = line
+            program = redact.line(line.program)
         elif line.kind and 0 <= line.optimizer < _OPTIMIZERS:
-            optimizers.setdefault(
-                line.optimizer,
-                Optimizer(
-                    kind=redact.line(line.kind),
-                    shapes=tuple(map(redact.line, line.shapes[:_TENSORS])),
-                    names=tuple(map(redact.line, line.names[:_TENSORS])),
-                ),
-            )
+            line.kind = redact.line(line.kind)
+            line.shapes, line.names = (tuple(map(redact.line, texts[:_TENSORS])) for texts in (line.shapes, line.names))
+            optimizers.setdefault(line.optimizer, line)
         elif 0 <= line.optimizer < _OPTIMIZERS and line.step >= 0:
-            if line.lr is not None:
-                rates[line.optimizer] = _numbers(line.lr)
-            steps.append(_step(line, rates.get(line.optimizer)))
             invalid += not all(map(_is_plain, (line.screen or "", line.sha256 or "", *line.tensors)))
+            line.screen, line.sha256 = (text if text and _is_plain(text) else None for text in (line.screen, line.sha256))
+            line.tensors = tuple(digest if _is_plain(digest) else "" for digest in line.tensors[:_TENSORS])
+            if line.rates is not None:
+                rates[line.optimizer] = line.rates
+            line.rates = rates.get(line.optimizer) if line.step and not line.at_exit else None
+            steps.append(line)
         else:
             invalid += 1
     return Trace(
-        program=redact.line(first.program),
+        program=program,
         optimizers=optimizers,
         steps=tuple(steps),
-        counts=() if end is None else tuple(end.steps),
+        counts=() if end is None else end.steps,
         ended=end is not None,
         untraced=0 if end is None else end.untraced,
         invalid=invalid,
     )
-
-
-def _step(line: _Line, rates: tuple[float | None, ...] | None) -> Step:
-    return Step(
-        optimizer=line.optimizer,
-        step=line.step,
-        losses=None if line.loss is None else _numbers(line.loss),
-        rates=rates if line.step and not line.exit else None,
-        more=line.more,
-        screen=_plain(line.screen),
-        sha256=_plain(line.sha256),
-        tensors=tuple(digest if _is_plain(digest) else "" for digest in line.tensors[:_TENSORS]),
-        at_exit=line.exit,
-    )
-
-
-def _plain(digest: str | None) -> str | None:
-    return digest if digest and _is_plain(digest) else None
 
 
 def _is_plain(digest: str) -> bool:
@@ -162,12 +127,9 @@ def _is_plain(digest: str) -> bool:
     return not digest or (len(digest) <= _DIGEST and digest.isascii() and digest.isalnum())
 
 
-def _numbers(values: list[float | str | None]) -> tuple[float | None, ...]:
-    return tuple(None if value is None else _number(value) for value in values)
-
-
-def _number(value: float | str) -> float:
+def _number(_: type, value: Any) -> Number:
+    """Read a number. A text may be "nan" or "inf"; any other text is NaN too."""
     try:
-        return float(value)
+        return Number(value)
     except ValueError:
-        return math.nan
+        return Number("nan")
