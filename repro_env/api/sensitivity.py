@@ -93,7 +93,7 @@ def over_seeds(first: int, count: int, metric: MetricOption, *, run: Callable[[i
     if count < 2:
         raise UsageError("this needs at least two seeds", where=f"--seeds {count}", hint="use 5 or more")
     if count < sensitivity.FEW:
-        tell(f"{count} seeds are few: use at least {sensitivity.FEW} for a meaningful interval")
+        tell(f"{count} seeds are few: use at least {sensitivity.FEW} to see the range of a metric")
     runs: list[Run] = []
     ends: list[tuple[int, End]] = []
     stopped = 0

@@ -32,8 +32,8 @@ def command(
         ),
     ] = None,
 ) -> None:
-    """Run a command once for each of N seeds, and report how much its metrics vary: mean with a 95% t-interval, range and
-    outliers.
+    """Run a command once for each of N seeds, and report how much its metrics vary: mean, standard deviation
+    and range.
 
     \b
       repro-env sensitivity --seeds 10 train.py
@@ -99,16 +99,23 @@ def page(result: Found) -> list[str]:
         lines.append(f"{metric.metric} ({metric.which})")
         lines += [f"  {text}" for text in sensitivity.sentences(spread)]
         values = () if spread.equal else spread.values[:_SHOWN]
-        seeds = [
-            (f"  seed {value.seed}", sensitivity.number(value.value), "outlier" if value.seed in spread.outliers else "")
-            for value in values
-        ]
+        seeds = [(f"  seed {value.seed}", sensitivity.number(value.value)) for value in values]
         lines += ["", *messages.table(seeds).splitlines()] if seeds else []
         if len(spread.values) > len(values) > 0:
             lines.append(f"  and {len(spread.values) - len(values)} more (--json lists them)")
     elif metrics:
-        rows = [_row(metric.metric, spread) for metric, spread in metrics[:_SHOWN]]
-        header = ("METRIC", "SEEDS", "MEAN", "95% INTERVAL", "RANGE", "OUTLIERS")
+        number = sensitivity.number
+        rows = [
+            (
+                metric.metric,
+                str(len(spread.values)),
+                number(spread.mean),
+                "all equal" if spread.equal else number(spread.deviation),
+                f"{number(spread.least)} to {number(spread.most)}",
+            )
+            for metric, spread in metrics[:_SHOWN]
+        ]
+        header = ("METRIC", "SEEDS", "MEAN", "DEVIATION", "RANGE")
         lines += messages.table(rows, header=header).splitlines()
         if len(metrics) > _SHOWN:
             lines.append(f"and {len(metrics) - _SHOWN} more")
@@ -121,21 +128,6 @@ def page(result: Found) -> list[str]:
         f"{metric.metric}: fewer than two seeds have a number" for metric in result.metrics[:_SHOWN] if metric.spread is None
     ]
     return lines
-
-
-def _row(name: str, spread: Any) -> tuple[str, ...]:
-    from repro_env.compare.sensitivity import number
-
-    interval = "all equal" if spread.equal else f"{number(spread.low)} to {number(spread.high)}"
-    outliers = ", ".join(f"seed {seed}" for seed in spread.outliers[:4]) + (" ..." if len(spread.outliers) > 4 else "")
-    return (
-        name,
-        str(len(spread.values)),
-        number(spread.mean),
-        interval,
-        f"{number(spread.least)} to {number(spread.most)}",
-        outliers,
-    )
 
 
 def notes(result: Found, runs: Path | None = None) -> list[str]:

@@ -101,7 +101,7 @@ def test_seeds_are_consecutive_and_every_metric_has_a_spread() -> None:
     assert found.metrics[0].spread.mean == pytest.approx(0.92)
     assert found.good
     page = command.page(found)
-    assert page[1].split() == ["accuracy", "5", "0.92", "0.900368", "to", "0.939632", "0.9", "to", "0.94"]
+    assert page[1].split() == ["accuracy", "5", "0.92", "0.0158114", "0.9", "to", "0.94"]
 
 
 def test_a_single_metric_has_a_value_for_each_seed() -> None:
@@ -109,7 +109,7 @@ def test_a_single_metric_has_a_value_for_each_seed() -> None:
     assert [row.metric for row in found.metrics] == ["accuracy"]
     page = command.page(found)
     assert page[0] == "accuracy (last)"
-    assert page[1] == "  mean 0.92, 95% interval 0.900368 to 0.939632 (t, 5 seeds)"
+    assert page[1] == "  mean 0.92, standard deviation 0.0158114 (5 seeds)"
     assert sum(line.startswith("  seed") for line in page) == 5
     assert command.page(Runs().over(5, "train_runtime"))[1] == "  all 5 seeds give 3"
 
@@ -264,7 +264,7 @@ def test_a_seed_that_changes_with_the_master_seed_is_not_reported() -> None:
 def test_few_seeds_are_a_warning() -> None:
     runs = Runs()
     found = runs.over(3)
-    assert runs.lines[0] == "3 seeds are few: use at least 5 for a meaningful interval"
+    assert runs.lines[0] == "3 seeds are few: use at least 5 to see the range of a metric"
     assert "fewer than 5 seeds do not show the range of a metric" in command.notes(found)
     assert not any("few" in line for line in command.notes(Runs().over(5)))
 
