@@ -12,7 +12,7 @@ The reader accepts exactly what the encoder writes, because a bundled blob is un
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Literal
 
 from repro_env.oci.entry import CHUNK, Entry, Member, Members
@@ -106,12 +106,20 @@ def _record(key: bytes, value: bytes) -> bytes:
     return b"%d%b" % (length, body)
 
 
-def read(take: Callable[[int], bytes], *, where: str) -> Iterator[Member]:
-    """Yield the members of a tar that `write` made. `take(n)` returns up to n bytes, and none only at the end.
+def read(chunks: Iterable[bytes], *, where: str) -> Iterator[Member]:
+    """Yield the members of a tar that `write` made, from its bytes, which are read to their end.
 
     Read each content before the next member. Raises `ArtifactError` for anything that the encoder does not write: other
     types, `..`, absolute or repeated paths, a path below a symlink, wrong order, checksums or padding, trailing bytes.
     """
+    pending, source = memoryview(b""), filter(None, chunks)
+
+    def take(most: int) -> bytes:
+        nonlocal pending
+        pending = pending or memoryview(next(source, b""))
+        taken, pending = pending[:most], pending[most:]
+        return bytes(taken)
+
     last = b""
     links: set[str] = set()
     while True:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from repro_env.delivery.builder.layers import artifacts_of, named_trees
-from repro_env.io.files import open_regular
+from repro_env.io.files import CHUNK, open_regular
 from repro_env.oci import tar
 from repro_env.schema import spec as specs
 from repro_env.schema.errors import ArtifactError
@@ -44,7 +44,7 @@ def _fill(directory: Path, path: Path) -> None:
     blobs.directory.mkdir()
     names: set[str] = set()
     with os.fdopen(open_regular(path), "rb") as file:
-        for entry, chunks in tar.read(file.read, where=where):
+        for entry, chunks in tar.read(iter(lambda: file.read(CHUNK), b""), where=where):
             if entry.kind == "dir" and entry.path == files.BLOBS:
                 continue
             below, _, name = entry.path.rpartition("/")

@@ -9,6 +9,7 @@ import secrets
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
+from itertools import takewhile
 from pathlib import Path
 
 from repro_env.io.files import FileContents, Found, locked, room, walk
@@ -22,7 +23,6 @@ from repro_env.store.temporary import Temp
 _TIME = (tar.MTIME * 10**9, tar.MTIME * 10**9)
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_OPEN_DIRECTORIES = 64
 _LONGEST = 4000
 _DEEPEST = 200
 
@@ -52,22 +52,16 @@ class Layers:
             self._checked.add(name)
             return directory
         with self._locked(name):
-            if not directory.is_dir() or not self._verify_and_fix_times(diff_id):
+            if not directory.is_dir() or not self.verify(diff_id):
                 self.discard(name)
                 return None
+            _set_times(directory)  # runs see them
             self._boot.mark(name)
             self._checked.add(name)
         return directory
 
     def _locked(self, name: str) -> AbstractContextManager[None]:
         return locked(self._store / "locks" / name)
-
-    def _verify_and_fix_times(self, diff_id: str) -> bool:
-        """Return whether the content is right. Wrong times are corrected, because runs see them."""
-        if not self.verify(diff_id):
-            return False
-        _set_times(self._root / hex_of(diff_id))
-        return True
 
     def discard(self, diff_id: str) -> None:
         """Move a damaged layer out of the way. A run that uses it continues with it; the next run gets a new one.
@@ -184,14 +178,15 @@ class _Tree:
         """The path that is being written, for messages."""
         self._root = root
         root.mkdir()
-        self._fds = {"": os.open(root, _DIRECTORY)}
-        os.fchmod(self._fds[""], 0o755)
+        self._names: list[str] = []
+        self._fds = [os.open(root, _DIRECTORY)]
+        """The descriptors of the root and of each directory of the path `_names`."""
+        os.fchmod(self._fds[0], 0o755)
         self._made = [""]
 
     def close(self) -> None:
-        for fd in self._fds.values():
+        for fd in self._fds:
             os.close(fd)
-        self._fds.clear()
 
     def write(self, members: Members) -> Members:
         """Yield the members unchanged, and write each one. The content of a file is written while it is read."""
@@ -205,9 +200,7 @@ class _Tree:
             parent, _, name = path.rpartition("/")
             if name in ("", ".", "..") or len(key) > _LONGEST or "\0" in path + entry.target:
                 raise BuildError("the path is not a valid path inside a layer", where=repr(path))
-            fd = self._fds.get(parent)
-            if fd is None:
-                fd = self._directory(parent)
+            fd = self._directory(parent)
             if entry.kind == "file":
                 yield entry, _file(entry, chunks, name, fd)
                 continue
@@ -225,23 +218,20 @@ class _Tree:
             os.utime(f"{self._root}/{path}", ns=_TIME, follow_symlinks=False)
 
     def _directory(self, path: str) -> int:
-        """Return the descriptor of an existing directory. The most recent descriptors are kept open."""
-        parts = path.split("/")
-        if len(parts) > _DEEPEST:
+        """Return the descriptor of an existing directory. It stays open, with those above it, until another one is needed."""
+        names = path.split("/") if path else []
+        if len(names) > _DEEPEST:
             raise BuildError("the path has too many levels", where=path)
-        depth = len(parts)
-        while depth and "/".join(parts[:depth]) not in self._fds:
-            depth -= 1
-        fd = self._fds["/".join(parts[:depth])]
-        for level in range(depth, len(parts)):
-            if parts[level] in ("", ".", ".."):
-                raise BuildError("the path is not a valid path inside a layer", where=repr(path))
-            fd = os.open(parts[level], _DIRECTORY, dir_fd=fd)
-            self._fds["/".join(parts[: level + 1])] = fd
-        while len(self._fds) > _OPEN_DIRECTORIES:
-            oldest = next(name for name in self._fds if name and self._fds[name] != fd)
-            os.close(self._fds.pop(oldest))
-        return fd
+        if names != self._names:
+            equal = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(names, self._names, strict=False))))
+            while len(self._fds) > equal + 1:
+                os.close(self._fds.pop())
+            for name in names[equal:]:
+                if name in ("", ".", ".."):
+                    raise BuildError("the path is not a valid path inside a layer", where=repr(path))
+                self._fds.append(os.open(name, _DIRECTORY, dir_fd=self._fds[-1]))
+            self._names = names
+        return self._fds[-1]
 
 
 def _file(entry: Entry, chunks: Iterable[bytes], name: str, directory: int) -> Iterator[bytes]:

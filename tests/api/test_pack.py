@@ -151,7 +151,7 @@ def rewrite(path: Path, change: Callable[[Content], None]) -> None:
     """Write the same tar with changed members."""
     content: Content = {}
     with path.open("rb") as file:
-        for entry, chunks in tar.read(file.read, where="test"):
+        for entry, chunks in tar.read(file, where="test"):
             content[entry.path] = b"".join(chunks)
     content.pop("blobs")
     change(content)

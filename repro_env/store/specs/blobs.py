@@ -7,17 +7,16 @@ compression. The directory is untrusted: its content is checked, and never decom
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import zlib
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from repro_env.io.files import chunks_of, open_regular, room, sync_directory
+from repro_env.io.files import chunks_of, room, sync_directory
 from repro_env.oci import tar
 from repro_env.oci.entry import CHUNK, Entry, Members
 from repro_env.oci.inflate import gunzip
@@ -149,13 +148,11 @@ class SpecBlobs:
         return path if path is not None and path.suffix == ".gz" and self.has(digest, facts) else None
 
     def tree(self, blob: TreeBlob) -> Members:
-        """Yield the members of a bundled tree. Raises `ArtifactError` if it is missing or is not the expected tree.
+        """Return the members of a bundled tree. Raises `ArtifactError` if it is missing or is not the expected tree.
 
         The check is complete only after the last member, so write the members where they can be removed again.
         """
-        with self._open(blob.sha256, blob.size) as source:
-            yield from tar.read(source.take, where=source.where)
-            source.finish()
+        return tar.read(self.chunks(blob.sha256, blob.size), where=str(self.path(blob.sha256)))
 
     def entries(self, blob: TreeBlob, facts: FactCache) -> list[Entry]:
         """Return the paths of a bundled tree, with the sha256 of each file. Raises what `tree` raises.
@@ -187,10 +184,30 @@ class SpecBlobs:
 
     def chunks(self, digest: str, size: int | None = None) -> Iterator[bytes]:
         """Yield the uncompressed bytes of a blob. Raises `ArtifactError` at the end, or if there are more than `size`."""
-        with self._open(digest, size) as source:
-            while chunk := source.take(CHUNK):
+        path = self.path(digest)
+        if path is None:
+            raise ArtifactError(
+                "the blob is missing",
+                where=str(self.directory / hex_of(digest)),
+                hint="copy the complete directory of the spec, including blobs/, or capture again",
+            )
+
+        def damaged(what: str) -> ArtifactError:
+            return ArtifactError(f"the blob {what}", where=str(path), hint=_HINT)
+
+        raw = chunks_of(path, below=self.directory.parent)
+        content = Measured(gunzip(raw, damaged) if path.suffix == ".gz" else raw)
+        try:
+            for chunk in content:
+                if size is not None and content.size > size:
+                    raise damaged(f"is larger than the {size} bytes in the spec")
                 yield chunk
-            source.finish()
+        except OSError as error:
+            raise damaged(f"cannot be read: {error.strerror}") from None
+        if size not in (None, content.size):
+            raise damaged(f"has {content.size} bytes instead of the {size} in the spec")
+        if hex_of(content.digest) != hex_of(digest):
+            raise damaged("does not match its name: it is damaged or was changed")
 
     def keep_only(self, digests: Collection[str]) -> None:
         """Remove all other blobs, and what killed processes left. Files that are not blobs are kept."""
@@ -220,67 +237,6 @@ class SpecBlobs:
         """Return the file of a blob, compressed or not, or None. It is not checked."""
         name = hex_of(digest)
         return next((path for path in (self.directory / name, self.directory / f"{name}.gz") if os.path.lexists(path)), None)
-
-    @contextlib.contextmanager
-    def _open(self, digest: str, size: int | None) -> Iterator[_Source]:
-        path = self.path(digest)
-        if path is None:
-            raise ArtifactError(
-                "the blob is missing",
-                where=str(self.directory / hex_of(digest)),
-                hint="copy the complete directory of the spec, including blobs/, or capture again",
-            )
-        try:
-            fd = open_regular(path, below=self.directory.parent)
-        except OSError as error:
-            raise ArtifactError(f"the blob cannot be read: {error.strerror}", where=str(path), hint=_HINT) from None
-        with os.fdopen(fd, "rb", buffering=0) as file:
-            yield _Source(file, str(path), hex_of(digest), size, is_gzip=path.suffix == ".gz")
-
-
-class _Source:
-    """The uncompressed bytes of a blob, hashed and counted while they are read."""
-
-    def __init__(self, file: BinaryIO, where: str, name: str, size: int | None, *, is_gzip: bool) -> None:
-        self.where = where
-        self._file = file
-        self._name = name
-        self._size = size
-        self._received = 0
-        self._hasher = hashlib.sha256()
-        self._chunks = iter(self._read, b"")
-        if is_gzip:
-            self._chunks = gunzip(self._chunks, lambda what: self._bad(f"the blob {what}"))
-        self._buffer = b""
-        self._at = 0
-
-    def take(self, count: int) -> bytes:
-        """Return up to `count` bytes; empty only at the end."""
-        if self._at == len(self._buffer):
-            self._buffer, self._at = next(self._chunks, b""), 0
-            self._received += len(self._buffer)
-            if self._size is not None and self._received > self._size:
-                raise self._bad(f"the blob is larger than the {self._size} bytes in the spec")
-            self._hasher.update(self._buffer)
-        data = self._buffer[self._at : self._at + count]
-        self._at += len(data)
-        return data
-
-    def finish(self) -> None:
-        """Check size and digest. To be called after the last byte. Raises `ArtifactError`."""
-        if self._size is not None and self._received != self._size:
-            raise self._bad(f"the blob has {self._received} bytes instead of the {self._size} in the spec")
-        if self._hasher.hexdigest() != self._name:
-            raise self._bad("the content of the blob does not match its name: it is damaged or was changed")
-
-    def _read(self) -> bytes:
-        try:
-            return self._file.read(CHUNK)
-        except OSError as error:
-            raise self._bad(f"the blob cannot be read: {error.strerror}") from None
-
-    def _bad(self, what: str) -> ArtifactError:
-        return ArtifactError(what, where=self.where, hint=_HINT)
 
 
 def file_key(path: Path) -> str:
