@@ -27,7 +27,7 @@ import msgspec
 
 from repro_env.guest.wheelrule import EntryPoint, shebang_of
 from repro_env.oci import wheel
-from repro_env.oci.entry import Entry
+from repro_env.oci.entry import Entry, find_misplaced
 from repro_env.oci.paths import inside, root_of
 from repro_env.oci.wheel import Installed
 from repro_env.schema.environment import Layout
@@ -244,7 +244,8 @@ def canonical(facts: Facts, layout: Layout) -> Installed:
     history = record_path(where)
     literals[history] = record(facts, sorted(entries))
     add(Entry(history, "file", False, len(literals[history]), hashlib.sha256(literals[history]).hexdigest()))
-    _check_parents(entries, where)
+    if misplaced := find_misplaced(entries.values()):
+        raise ArtifactError(f"the path {misplaced} of the package is below a file or symlink", where=where)
     return Installed(
         root=inside(root_of(layout)),
         entries=tuple(sorted(entries.values(), key=lambda entry: entry.key)),
@@ -300,14 +301,6 @@ def _check_target(path: str, target: str, prefix: str, where: str) -> None:
     full = posixpath.normpath(posixpath.join(prefix, posixpath.dirname(path), target))
     if not target or not target.isprintable() or not full.startswith(prefix + "/"):
         raise ArtifactError(f"the symlink {path} points to {target!r}, outside of the environment", where=where)
-
-
-def _check_parents(entries: Mapping[str, Entry], where: str) -> None:
-    for path in entries:
-        directory = path
-        while directory := directory.rpartition("/")[0]:
-            if directory in entries and entries[directory].kind != "dir":
-                raise ArtifactError(f"the path {path} of the package is below a file or symlink", where=where)
 
 
 def insert_prefix(data: Bytes, path: PackagePath, prefix: str) -> Iterator[bytes]:

@@ -106,7 +106,7 @@ def _escaped(text: str) -> str:
     return re.sub(r"[%\x00-\x1f\x7f]", lambda match: f"%{ord(match[0]):02X}", text)
 
 
-def find_misplaced(entries: Sequence[Entry]) -> str:
+def find_misplaced(entries: Iterable[Entry]) -> str:
     """Return a file or symlink that is below another file or symlink, or empty if there is none."""
     leaves = {entry.path for entry in entries if entry.kind in ("file", "link")}
     checked: set[str] = set()

@@ -55,7 +55,7 @@ def check_diff_id(actual: str, expected: str) -> None:
 def check_contents(members: Members) -> Members:
     """Yield the same members and check the content of each file against the sha256 of its entry while it is read."""
     for entry, chunks in members:
-        yield entry, (_check(entry, chunks) if entry.kind == "file" else chunks)
+        yield entry, (check_content(entry, chunks) if entry.kind == "file" else chunks)
 
 
 def blocks(chunks: Iterable[bytes], size: int) -> Iterator[bytes]:
@@ -74,7 +74,8 @@ def blocks(chunks: Iterable[bytes], size: int) -> Iterator[bytes]:
         yield b"".join(parts)
 
 
-def _check(entry: Entry, chunks: Iterable[bytes]) -> Iterator[bytes]:
+def check_content(entry: Entry, chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the content of a file. Raises `ArtifactError` at its end if it does not have the sha256 of its entry."""
     measured = Measured(chunks)
     yield from measured
     if measured.digest != f"sha256:{entry.sha256}":

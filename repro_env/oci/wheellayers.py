@@ -2,17 +2,27 @@
 
 In a wheel layer, the content of each path comes from one wheel. The overlay holds what else the live environment
 contains; it is computed as a difference (`environment.wheels.composition`).
+
+Grouping rule 1 decides which distributions share a layer. It decides diff IDs, so it never changes: a distribution of
+`ALONE` bytes or more has its own layer (at most `MOST_ALONE` of them: the largest first, then by name). The others are put
+into `BUCKETS` buckets by the first byte of sha256(name), so that adding or removing one changes one bucket. Base,
+interpreter, overlay and marker have their own layers, so an image has at most MOST_ALONE + BUCKETS + 4 = 60 layers.
+Container engines allow 127.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from repro_env.oci import group
 from repro_env.oci.entry import Entry, sort_with_parents
 from repro_env.oci.wheel import Installed
+
+ALONE = 32 << 20
+MOST_ALONE = 48
+BUCKETS = 8
 
 
 class GroupLayer(msgspec.Struct, frozen=True):
@@ -26,10 +36,22 @@ class GroupLayer(msgspec.Struct, frozen=True):
     """File path -> (key of its distribution, path relative to the prefix). Of two files at one path, the later one."""
 
 
+def groups(sizes: Mapping[str, int]) -> list[tuple[str, ...]]:
+    """Return the names that share each layer, sorted: first the distributions with their own layer, then the buckets.
+
+    `sizes`: total size of the files in canonical form in bytes, by name.
+    """
+    ordered = sorted(sizes, key=lambda name: (-sizes[name], name))
+    alone = [name for name in ordered if sizes[name] >= ALONE][:MOST_ALONE]
+    buckets: list[list[str]] = [[] for _ in range(BUCKETS)]
+    for name in sorted(sizes.keys() - set(alone)):
+        buckets[hashlib.sha256(name.encode()).digest()[0] % BUCKETS].append(name)
+    return [(name,) for name in sorted(alone)] + [tuple(bucket) for bucket in buckets if bucket]
+
+
 def layers(installed: Mapping[str, Installed]) -> list[GroupLayer]:
     """Return the layers of the distributions of an image, lowest first. `installed`: by `Wheel.key`."""
-    sized = [group.Sized(name, item.size) for name, item in installed.items()]
-    return [layer(names, installed) for names in group.groups(sized)]
+    return [layer(names, installed) for names in groups({name: item.size for name, item in installed.items()})]
 
 
 def layer(names: tuple[str, ...], installed: Mapping[str, Installed]) -> GroupLayer:
@@ -53,7 +75,7 @@ def compose(stacks: Sequence[Mapping[str, Installed]], root: str) -> dict[str, t
     """Return what stacks of layers, lowest first, show below one prefix: relative path -> (entry, key of its distribution)."""
     shown: dict[str, tuple[Entry, str]] = {}
     for installed in stacks:
-        for names in group.groups(group.Sized(name, item.size) for name, item in installed.items()):
+        for names in groups({name: item.size for name, item in installed.items()}):
             for name in names:
                 for entry in installed[name].entries if installed[name].root == root else ():
                     shown[entry.path] = (entry, name)

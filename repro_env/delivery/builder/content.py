@@ -163,8 +163,7 @@ class _CheckedContents:
         self._inner = inner
 
     def chunks(self, entry: Entry) -> Iterator[bytes]:
-        for _, chunks in layer.check_contents([(entry, self._inner.chunks(entry))]):
-            yield from chunks
+        return layer.check_content(entry, self._inner.chunks(entry))
 
 
 def _open_package(

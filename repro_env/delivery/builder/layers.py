@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 import msgspec
 
 from repro_env.io import machine
-from repro_env.oci import config, group
+from repro_env.oci import config, wheellayers
 from repro_env.schema.artifact import CondaPackage, TreeBlob, Wheel
 from repro_env.schema.environment import Layout
 from repro_env.schema.errors import BuildError, PlatformError
@@ -112,7 +112,7 @@ def check_groups(spec: Spec, sizes: Mapping[str, int], unchecked: Collection[Lay
     for kind, artifacts in (("conda", spec.identity.packages), ("distributions", spec.identity.distributions)):
         keys = {label(artifact): artifact.key for artifact in artifacts}
         expected = [tuple(keys[name] for name in layer.holds) for layer in spec.expected.layers if layer.kind == kind]
-        if kind not in unchecked and expected != group.groups(group.Sized(key, sizes[key]) for key in keys.values()):
+        if kind not in unchecked and expected != wheellayers.groups({key: sizes[key] for key in keys.values()}):
             raise _contradicts(f"the grouping rule gives other layers of {kind} than it expects")
 
 

@@ -14,12 +14,13 @@ from repro_env.delivery.builder.sources import Origin
 from repro_env.delivery.target import Output
 from repro_env.oci import config, layer
 from repro_env.oci.entry import Members
+from repro_env.oci.gzipencoder import ENCODER
 from repro_env.oci.manifest import Image
-from repro_env.schema.image import Packed
+from repro_env.schema import codec
+from repro_env.schema.image import GZIP, Blob, Layer, LayerKind, Packed
 from repro_env.schema.progress import Advance, Tell
 from repro_env.schema.spec import Spec
-from repro_env.store import layerblobs
-from repro_env.store.specs.blobs import SpecBlobs
+from repro_env.store.specs.blobs import BLOB_DIGEST, SpecBlobs, file_key
 from repro_env.store.store import Store
 
 
@@ -54,8 +55,17 @@ def _counted(chunks: Iterable[bytes], advance: Advance) -> Iterator[bytes]:
         advance(len(chunk))
 
 
+_PACKED = "packed"
+"""Kind of the facts of layers' gzip blobs, by `<compression> <diff ID>`: another compression gives other bytes."""
+_COMPRESSIONS = {"conda": "zlib", "distributions": f"stitch-{ENCODER}", "marker": f"stitch-{ENCODER}"}
+"""By kind of layer; a bundled tree is sent as its capture wrote it."""
+
+
 class OutputSink:
-    """Sends layers to an output. Nothing is unpacked."""
+    """Sends layers to an output. Nothing is unpacked.
+
+    The blob of a layer is remembered after it was proven: it was decompressed, and the result had the diff ID.
+    """
 
     origin: Origin = "output"
     accepts_installed_files = False
@@ -66,7 +76,7 @@ class OutputSink:
         self._output = output
         self._facts = store.facts
         self._blobs = SpecBlobs(directory / "blobs")
-        known = [layerblobs.recall(self._facts, layer.kind, layer.diff_id, self._blobs) for layer in spec.expected.layers]
+        known = map(self._recall, spec.expected.layers)
         self._known = {packed.diff_id: packed for packed in known if packed is not None}
 
     def has(self, task: Task) -> bool:
@@ -80,7 +90,26 @@ class OutputSink:
         blob = self._output.take(lambda: _counted(content.gzip(), advance))
         packed = self.packed[task.diff_id] = Packed(diff_id=content.diff_id, blob=blob)
         if task.kind is not None and not (task.artifacts and isinstance(content, Tree)):  # another encoder may have made it
-            layerblobs.remember(self._facts, task.kind, packed, self._blobs)
+            self._remember(task.kind, packed)
+
+    def _recall(self, expected: Layer) -> Packed | None:
+        """Return the proven blob of a layer, or None. That of a bundled tree is the file in `blobs/`, if there is one."""
+        diff_id, path = expected.diff_id, self._bundled(expected.kind, expected.diff_id)
+        if path is None:
+            return self._facts.recall(_PACKED, f"{_COMPRESSIONS.get(expected.kind, 'bundled')} {diff_id}", Packed)
+        digest = self._facts.get(BLOB_DIGEST, file_key(path)) if path.suffix == ".gz" else None
+        if digest is None:
+            return None
+        return Packed(diff_id=diff_id, blob=Blob(media_type=GZIP, digest=digest.decode(), size=path.stat().st_size))
+
+    def _remember(self, kind: LayerKind, packed: Packed) -> None:
+        self._facts.put(_PACKED, f"{_COMPRESSIONS.get(kind, 'bundled')} {packed.diff_id}", codec.canonical(packed))
+        path = self._bundled(kind, packed.diff_id)
+        if path is not None and path.suffix == ".gz":
+            self._facts.put(BLOB_DIGEST, file_key(path), packed.blob.digest.encode())
+
+    def _bundled(self, kind: LayerKind, diff_id: str) -> Path | None:
+        return None if kind in _COMPRESSIONS else self._blobs.path(diff_id)
 
 
 class SentImage(msgspec.Struct, frozen=True, kw_only=True):

@@ -30,7 +30,7 @@ _TAG = re.compile(r"(?:[A-Za-z0-9]+(?:[-._+@/]+[A-Za-z0-9]+)*)?")
 _MAX_INDEX = 16 << 20
 
 
-class Oci:
+class Oci(BlobFiles):
     """An output to an image layout (`delivery.target.Output`)."""
 
     def __init__(self, directory: Path, tag: str) -> None:
@@ -38,27 +38,26 @@ class Oci:
         if not _TAG.fullmatch(tag):
             what = "this is not a valid tag in an OCI layout"
             raise UsageError(what, where=tag[:200], hint="use letters, digits and `.-_+@/`")
-        self._directory = Path(os.path.normpath(directory.absolute()))
+        self._layout = Path(os.path.normpath(directory.absolute()))
         self._tag = tag
-        self._temp = Temp(self._directory / "blobs")
-        self._blobs = BlobFiles(self._directory / "blobs" / "sha256", self._temp)
+        super().__init__(self._layout / "blobs" / "sha256", Temp(self._layout / "blobs"))
         self._check()
 
     def has(self, layer: Packed) -> bool:
-        return self._blobs.holds(layer.blob)
+        return self.holds(layer.blob)
 
     def take(self, chunks: Callable[[], Iterator[bytes]]) -> Blob:
         self._make()
-        return self._blobs.take(chunks)
+        return super().take(chunks)
 
     def finish(self, image: Image) -> str:
         self._make()
-        with write_errors(self._directory):
+        with write_errors(self._layout):
             for blob, data in ((image.config_blob, image.config), (image.manifest_blob, image.manifest)):
-                if not self._blobs.holds(blob):
-                    atomic_write(self._blobs.path(blob.digest), data, flush=False)
+                if not self.holds(blob):
+                    atomic_write(self.path(blob.digest), data, flush=False)
             self._add_to_index(image.manifest_blob)
-        return f"oci:{self._directory}" + (f":{self._tag}" if self._tag else "")
+        return f"oci:{self._layout}" + (f":{self._tag}" if self._tag else "")
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
@@ -66,21 +65,21 @@ class Oci:
 
     def _check(self) -> None:
         try:
-            names = set(os.listdir(self._directory))  # noqa: PTH208
+            names = set(os.listdir(self._layout))  # noqa: PTH208
         except FileNotFoundError:
             return
         except OSError as error:
             what = f"the output cannot be written: {error.strerror}"
-            raise UsageError(what, where=str(self._directory), hint="name another path") from None
+            raise UsageError(what, where=str(self._layout), hint="name another path") from None
         # A build that was killed or is still running has only this directory.
-        if not names <= {"blobs"} and not _is_layout(self._directory / "oci-layout"):
+        if not names <= {"blobs"} and not _is_layout(self._layout / "oci-layout"):
             what = "the directory is neither empty nor an OCI image layout"
-            raise UsageError(what, where=str(self._directory), hint="name another directory")
+            raise UsageError(what, where=str(self._layout), hint="name another directory")
 
     def _make(self) -> None:
-        mark = self._directory / "oci-layout"
-        with write_errors(self._directory):
-            (self._directory / "blobs" / "sha256").mkdir(parents=True, exist_ok=True)
+        mark = self._layout / "oci-layout"
+        with write_errors(self._layout):
+            (self._layout / "blobs" / "sha256").mkdir(parents=True, exist_ok=True)
             if not mark.is_file():
                 with self._temp.directory() as temporary, contextlib.suppress(FileExistsError):
                     (temporary / "mark").write_bytes(VERSION)
@@ -88,8 +87,8 @@ class Oci:
 
     def _add_to_index(self, manifest: Blob) -> None:
         """Add the image to the index, and replace an earlier one with the same tag."""
-        path = self._directory / "index.json"
-        with locked(self._directory / "oci-layout"):  # this file is never replaced, so it can be locked
+        path = self._layout / "index.json"
+        with locked(self._layout / "oci-layout"):  # this file is never replaced, so it can be locked
             index = read_index(path)
             entry: dict[str, Any] = {**as_descriptor(manifest), **({"annotations": {NAME: self._tag}} if self._tag else {})}
             others = [other for other in index["manifests"] if _tag_of(other) != self._tag]
