@@ -184,4 +184,4 @@ def search(
         (site,) = (site for site in sites if site.owns(key))
         members = [entry for entry in form.entries if entry.path in form.members]
         with _open(archive, form, site.layout, store) as contents:
-            secrets.search_archive(sha256, members, contents, f"{archive.artifact.filename}/".__add__)
+            secrets.search_archive(sha256, members, contents.chunks, f"{archive.artifact.filename}/".__add__)

@@ -152,8 +152,8 @@ def lock(request: Request, tell: Tell, secrets: SecretSearch | None = None) -> L
 def _search_trees(secrets: SecretSearch, live: LiveEnvironment, overlay_tree: Tree | None) -> None:
     """Search the bundled trees for secrets, except files of system packages outside `/etc`."""
     if overlay_tree is not None:
-        secrets.search_tree(overlay_tree.entries, overlay_tree.contents, lambda path: str(on_host(path, live.sites)))
+        secrets.search_tree(overlay_tree.entries, overlay_tree.contents.chunks, lambda path: str(on_host(path, live.sites)))
     base, *others = live.trees
     configuration = [entry for entry in base.entries if entry.path.startswith("etc/")]
     for entries, contents in ((configuration, base.contents), *((tree.entries, tree.contents) for tree in others)):
-        secrets.search_tree(entries, contents, lambda path: f"/{path}")
+        secrets.search_tree(entries, contents.chunks, lambda path: f"/{path}")

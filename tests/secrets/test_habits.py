@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from repro_env.environment.secrets import scanner
-from repro_env.io.files import walk
+from repro_env.io.files import chunks_of, walk
 from tests.secrets import habits
 from tests.secrets.planted import Mint
 
@@ -16,7 +16,7 @@ def search(root: Path, files: dict[str, bytes]) -> list[scanner.Secret]:
     for path, data in files.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_bytes(data)
-    return list(scanner.among(root, list(walk(root))))
+    return list(scanner.in_files(walk(root), lambda file: chunks_of(root / file.path)))
 
 
 @pytest.mark.parametrize("seed", [5, 11])

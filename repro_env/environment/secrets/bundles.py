@@ -6,15 +6,16 @@ Files from an index are public and are not searched.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import msgspec
 
 from repro_env.environment.secrets import scanner
-from repro_env.environment.secrets.scanner import Secret
-from repro_env.oci.entry import Contents, Entry
+from repro_env.environment.secrets.scanner import Item, Secret
+from repro_env.io.files import chunks_of
 from repro_env.schema import redact
+from repro_env.schema.credentials import RULE
 from repro_env.schema.errors import CaptureError, ReproEnvError
 from repro_env.schema.globs import globs
 from repro_env.store.facts import FactCache
@@ -68,30 +69,34 @@ class SecretSearch:
                 + "\n     ".join((*lines[:_SHOWN], *more)),
             )
 
-    def is_clean(self, sha256: str) -> bool:
-        """Whether all files of the wheel or archive with this digest were searched before without finding a secret."""
-        return self._facts is not None and scanner.is_clean(self._facts, "whole", sha256)
+    def is_clean(self, digest: str) -> bool:
+        """Whether all files of the archive or listing with this digest were searched before, by the same rules, without a finding."""
+        return self._facts is not None and self._facts.get("secrets", f"{RULE} {digest}") is not None
 
-    def search_archive(self, sha256: str, entries: Iterable[Entry], contents: Contents, shown: Callable[[str], str]) -> bool:
+    def search_archive(
+        self, digest: str, files: Iterable[Item], read: Callable[[Item], Iterable[bytes]], shown: Callable[[str], str]
+    ) -> bool:
         """Like `search_tree` for all files of a wheel or archive; the result is cached for `is_clean`."""
         clean = True
-        for secret in _secrets(list(entries), contents):
+        for secret in scanner.in_files(files, read):
             clean = False
             self.add(Secret(shown(secret.path), secret.line, secret.kind))
         if clean and self._facts is not None:
-            scanner.remember_clean(self._facts, "whole", sha256)
+            self._facts.put("secrets", f"{RULE} {digest}", b"none")
         return clean
 
-    def search_tree(self, entries: Iterable[Entry], contents: Contents, shown: Callable[[str], str]) -> bool:
-        """Search the files of a tree and their names. Returns whether the tree may be bundled.
+    def search_tree(
+        self, files: Iterable[Item], read: Callable[[Item], Iterable[bytes]], shown: Callable[[str], str] = str
+    ) -> bool:
+        """Search the files of a listing, which `read` returns, and their names. Returns whether they may be bundled.
 
         `shown` maps a path to the form that messages use.
         """
-        listed = list(entries)
+        listed = list(files)
         # Of all entries: selecting the files would take longer.
         digest = hashlib.sha256(msgspec.msgpack.encode(listed)).hexdigest()
         refused = len(self._secrets)
-        return self.is_clean(digest) or self.search_archive(digest, listed, contents, shown) or len(self._secrets) == refused
+        return self.is_clean(digest) or self.search_archive(digest, listed, read, shown) or len(self._secrets) == refused
 
 
 def check_files(directory: Path) -> None:
@@ -101,13 +106,6 @@ def check_files(directory: Path) -> None:
     """
     search = SecretSearch((), None)
     for name in files.present(directory):
-        for secret in scanner.in_file(directory, name):
-            search.add(secret)
+        for match in scanner.in_chunks(chunks_of(directory / name), name):
+            search.add(Secret(name, *match))
     search.raise_if_found(where=str(directory), options="")
-
-
-def _secrets(entries: Sequence[Entry], contents: Contents) -> Iterator[Secret]:
-    yield from scanner.in_names(entry.path for entry in entries)
-    for entry in entries:
-        if entry.kind == "file" and entry.size:
-            yield from (Secret(entry.path, *match) for match in scanner.in_chunks(contents.chunks(entry), entry.path))

@@ -11,19 +11,18 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from repro_env.environment.secrets.rules import NO_PASSWORD, RULES, RULES_OF_RUNS, SETTING, Rule
 from repro_env.io.files import Found
-from repro_env.schema import codec, credentials
-from repro_env.schema.credentials import RULE, is_made_up, is_random, is_reference
-from repro_env.store.facts import FactCache
+from repro_env.oci.entry import Entry
+from repro_env.schema import credentials
+from repro_env.schema.credentials import is_made_up, is_random, is_reference
 
 PIECE = 4 << 20
 """Bytes searched at once."""
@@ -75,6 +74,9 @@ _PROGRAM = re.compile(r".*\.(?:py[ixw]?|ipynb|[cm]?[jt]s|go|c|h|cc|cpp|hpp|cu|cu
 """Files in languages whose strings and comments can be recognized, unlike markup and shell scripts."""
 
 
+Item = TypeVar("Item", Entry, Found)
+
+
 class Secret(msgspec.Struct, frozen=True):
     """The location of a secret, without its value."""
 
@@ -84,35 +86,13 @@ class Secret(msgspec.Struct, frozen=True):
     kind: str
 
 
-def among(root: Path, found: Iterable[Found], *, cache: FactCache | None = None) -> Iterator[Secret]:
-    """Yield the secrets in all files and in their names, in the order of `found`. Paths are relative to `root`.
-
-    If no file had a secret in an earlier search, and none changed since then, nothing is read again.
-    Raises `OSError`, with the file's name, if a file cannot be read.
-    """
-    found = list(found)
-    if not found:
-        return
-    state = [(entry.path, entry.key) for entry in found]
-    if cache is not None and is_clean(cache, str(root), state):
-        return
-    has_secrets = False
-    files = (entry.path for entry in found if entry.kind == "file" and entry.size)
-    for secret in chain(in_names(entry.path for entry in found), *(in_file(root, path) for path in files)):
-        has_secrets = True
-        yield secret
-    if not has_secrets and cache is not None:
-        remember_clean(cache, str(root), state)
-
-
-def is_clean(cache: FactCache, *subject: object) -> bool:
-    """Whether an earlier search with the same rules found no secret in this (any values that can be encoded)."""
-    return cache.get("secrets", codec.digest([RULE, *subject])) is not None
-
-
-def remember_clean(cache: FactCache, *subject: object) -> None:
-    """Record that this has no secret, for `is_clean`."""
-    cache.put("secrets", codec.digest([RULE, *subject]), b"none")
+def in_files(files: Iterable[Item], read: Callable[[Item], Iterable[bytes]]) -> Iterator[Secret]:
+    """Yield the secrets in all names, and in the contents of files, which `read` returns."""
+    listed = list(files)
+    yield from in_names(file.path for file in listed)
+    for file in listed:
+        if file.kind == "file" and file.size:
+            yield from (Secret(file.path, *match) for match in in_chunks(read(file), file.path))
 
 
 def in_names(paths: Iterable[str]) -> Iterator[Secret]:
@@ -125,19 +105,6 @@ def in_names(paths: Iterable[str]) -> Iterator[Secret]:
             if name not in reported:
                 reported.add(name)
                 yield Secret(path, 0, f"{kind} in its name")
-
-
-def in_file(root: Path, path: str) -> Iterator[Secret]:
-    """Yield the secrets in a file below `root`. Raises `OSError` if it cannot be read."""
-    fd = os.open(root / path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        facts = os.fstat(fd)
-        if not stat.S_ISREG(facts.st_mode):
-            return
-        matches = in_chunks(iter(lambda: os.read(fd, min(PIECE, facts.st_size + 1)), b""), path)
-    finally:
-        os.close(fd)
-    yield from (Secret(path, *match) for match in matches)
 
 
 def in_chunks(chunks: Iterable[bytes], path: str = "") -> list[tuple[int, str]]:

@@ -15,11 +15,10 @@ from pathlib import Path
 import msgspec
 
 from repro_env.environment.git.command import NOT_TEXT
-from repro_env.environment.secrets import scanner
 from repro_env.environment.secrets.bundles import SecretSearch
 from repro_env.environment.source.exclusions import MANY, Rules
 from repro_env.environment.system.tree import parent_directories
-from repro_env.io.files import Found, walk
+from repro_env.io.files import Found, chunks_of, walk
 from repro_env.schema import redact
 from repro_env.schema.environment import Excluded, Git
 from repro_env.schema.errors import CaptureError, SourceError
@@ -191,8 +190,7 @@ def _check_secrets(root: Path, found: Sequence[Found], declared: Sequence[str], 
     """Return notes on files that the user declared not secret. Raises `SourceError` with all other secrets."""
     search = SecretSearch(declared, cache)
     try:
-        for secret in scanner.among(root, found, cache=cache):
-            search.add(secret)
+        search.search_tree(found, lambda file: chunks_of(root / file.path))
     except OSError as error:
         raise _unreadable(error, root) from None
     search.raise_if_found(SourceError, str(root), "--exclude --not-secret")

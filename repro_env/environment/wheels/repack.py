@@ -94,7 +94,9 @@ def repack(dist: InstalledDistribution, layout: Layout, *, store: Store, search:
     prefix = Path(layout.prefix)
     files, problems = _files_of(dist, layout)
     members = _members(entries_of(files, store.hashes.of(prefix, files)), dist)
-    if search is not None and not search.search_tree(members.values(), FileContents(prefix), lambda path: f"{prefix}/{path}"):
+    if search is not None and not search.search_tree(
+        members.values(), FileContents(prefix).chunks, lambda path: f"{prefix}/{path}"
+    ):
         raise ArtifactError("the files of this distribution contain a secret", where=dist.facts.dist_info)
     literal = {} if dist.wheel else {f"{_info(dist)}/WHEEL": _NO_WHEEL}
     filename = _filename(dist)

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 import repro_env
-from repro_env.environment.secrets.scanner import PIECE, Secret, among, in_chunks, in_file
-from repro_env.io.files import walk
-from repro_env.store.facts import FactCache
+from repro_env.environment.secrets.scanner import PIECE, Secret, in_chunks, in_files
+from repro_env.io.files import chunks_of, walk
 
 BODY = "MIIEowIBAAKCAQEAx7d0qqfPfnVQ9"
 AWS_ID = "AKIA" + "QX7ZKL2MNB4VCD6R"
@@ -71,21 +70,25 @@ def test_text_without_secrets_is_not_reported(text: str) -> None:
     assert not in_chunks([text.encode()])
 
 
+def in_file(path: Path) -> list[Secret]:
+    return [Secret(path.name, *match) for match in in_chunks(chunks_of(path), path.name)]
+
+
 def test_secrets_in_files_are_found(tmp_path: Path) -> None:
     secret = "hf_" + "AbCdEfGhIjKlMnOpQrStUvWxYz01234567"
     (tmp_path / "nb.ipynb").write_text('{"cells": [{"source": ["login(\\"' + secret + '\\")"]}]}')
-    assert list(in_file(tmp_path, "nb.ipynb")) == [Secret("nb.ipynb", 1, "Hugging Face token")]
+    assert list(in_file(tmp_path / "nb.ipynb")) == [Secret("nb.ipynb", 1, "Hugging Face token")]
     (tmp_path / "binary").write_bytes(b"\0" + secret.encode())
-    assert list(in_file(tmp_path, "binary")) == [Secret("binary", 0, "Hugging Face token")]
+    assert list(in_file(tmp_path / "binary")) == [Secret("binary", 0, "Hugging Face token")]
     (tmp_path / "weights.pt").write_text(secret)
-    assert list(in_file(tmp_path, "weights.pt")) == [Secret("weights.pt", 1, "Hugging Face token")]
+    assert list(in_file(tmp_path / "weights.pt")) == [Secret("weights.pt", 1, "Hugging Face token")]
     (tmp_path / "empty").write_text("")
-    assert not list(in_file(tmp_path, "empty"))
+    assert not list(in_file(tmp_path / "empty"))
     (tmp_path / "latin").write_bytes(b"caf\xe9\n" + secret.encode())
-    assert list(in_file(tmp_path, "latin")) == [Secret("latin", 2, "Hugging Face token")]
+    assert list(in_file(tmp_path / "latin")) == [Secret("latin", 2, "Hugging Face token")]
     (tmp_path / "link").symlink_to("nb.ipynb")
-    with pytest.raises(OSError, match="symbolic links"):
-        list(in_file(tmp_path, "link"))
+    with pytest.raises(OSError, match="symbolic link"):
+        list(in_file(tmp_path / "link"))
 
 
 @pytest.mark.parametrize("before", [0, 100, PIECE - 200, PIECE - 20, PIECE, 2 * PIECE + 7])
@@ -93,7 +96,7 @@ def test_a_long_file_is_searched_completely(tmp_path: Path, before: int) -> None
     """The secret may be at any position, even across the boundary of two pieces."""
     lines = ("plain words, a few of them\n" * (before // 27 + 1))[:before]
     (tmp_path / "long").write_text(f"{lines}\nhf_AbCdEfGhIjKlMnOp" + "QrStUvWxYz01234567\n" + "more\n" * 10_000)
-    assert list(in_file(tmp_path, "long")) == [Secret("long", lines.count("\n") + 2, "Hugging Face token")]
+    assert list(in_file(tmp_path / "long")) == [Secret("long", lines.count("\n") + 2, "Hugging Face token")]
 
 
 def test_a_notebook_with_many_pictures(tmp_path: Path) -> None:
@@ -102,40 +105,31 @@ def test_a_notebook_with_many_pictures(tmp_path: Path) -> None:
     pictures = [base64.b64encode(noise).decode(), base64.encodebytes(noise).decode()]
     secret = "ghp_" + "0a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R"
     (tmp_path / "clean.ipynb").write_text(json.dumps({"outputs": pictures}))
-    assert not list(in_file(tmp_path, "clean.ipynb"))
+    assert not list(in_file(tmp_path / "clean.ipynb"))
     (tmp_path / "nb.ipynb").write_text(json.dumps({"outputs": [*pictures, f"first line\n{secret}\n"]}))
-    assert [secret.kind for secret in in_file(tmp_path, "nb.ipynb")] == ["GitHub token"]
+    assert [secret.kind for secret in in_file(tmp_path / "nb.ipynb")] == ["GitHub token"]
 
 
 def test_secrets_in_utf_16_are_found(tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_text("a\nhf_AbCdEfGhIjKlMnOp" + "QrStUvWxYz01234567\n", encoding="utf-16")
-    assert list(in_file(tmp_path, "x.txt")) == [Secret("x.txt", 2, "Hugging Face token")]
-
-
-def test_files_without_secrets_are_not_read_again(tmp_path: Path) -> None:
-    tree, cache = tmp_path / "tree", FactCache(tmp_path)
-    tree.mkdir()
-    (tree / "a.py").write_text("x = 1\n")
-    found = list(walk(tree))
-    assert not list(among(tree, found, cache=cache))
-    (tree / "a.py").unlink()
-    assert not list(among(tree, found, cache=cache)), "the cache is keyed by inode and times"
-    (tree / "a.py").write_text("x = 'ghp_" + "0a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R'\n")
-    for _ in range(2):
-        assert [secret.kind for secret in among(tree, list(walk(tree)), cache=cache)] == ["GitHub token"]
+    assert list(in_file(tmp_path / "x.txt")) == [Secret("x.txt", 2, "Hugging Face token")]
 
 
 def test_symbol_names_in_a_library_are_not_tokens(tmp_path: Path) -> None:
     symbols = b"_RNvNtCskHulEq4gyu8_6hf_xet14PyXetTaskStateEE10initializeNCINvNtNtBU_4sync\0_Z34highs_getBasisTransposeSolveSparseP5HighsN8pybind\0"
     token = b"ghp_" + b"0a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R"
     (tmp_path / "x.so").write_bytes(b"\x7fELF\2\1\1" + bytes(500) + symbols)
-    assert not list(in_file(tmp_path, "x.so"))
+    assert not list(in_file(tmp_path / "x.so"))
     (tmp_path / "x.so").write_bytes(b"\x7fELF\2\1\1" + bytes(500) + symbols + token + b"\0")
-    assert list(in_file(tmp_path, "x.so")) == [Secret("x.so", 0, "GitHub token")]
+    assert list(in_file(tmp_path / "x.so")) == [Secret("x.so", 0, "GitHub token")]
 
 
 def test_the_code_of_this_package_has_no_secrets() -> None:
     """Otherwise a project with repro-env in its environment could not be captured."""
     root = Path(repro_env.__file__).parent
-    found = [f"{secret.path}:{secret.line}" for secret in among(root, walk(root)) if "__pycache__" not in secret.path]
+    found = [
+        f"{secret.path}:{secret.line}"
+        for secret in in_files(walk(root), lambda file: chunks_of(root / file.path))
+        if "__pycache__" not in secret.path
+    ]
     assert found == []
