@@ -97,7 +97,7 @@ def _env(locked: LockedEnvironment, captured: Variables) -> tuple[Variable, ...]
     """The image's variables: the captured ones that change numbers, and those that make programs find the environment first."""
     live, facts, environ = locked.live, locked.live.facts, locked.request.environ
     values = values_of(captured.replayed)
-    if locked.is_conda:
+    if facts.kind == "conda":
         values |= values_of(metadata.variables(live.sites[0].prefix, environ))
     own = facts.command.rpartition("/")[0]
     directories = [] if facts.kind == "venv" or own in SYSTEM_PATH.split(":") else [own]
@@ -119,7 +119,6 @@ def _observed(locked: LockedEnvironment, code: CapturedCode, captured: Variables
     live, programs = locked.live, locked.request.programs
     pairs = zip(live.sites, locked.compositions, strict=True)
     edited = (line for site, composition in pairs for line in with_prefix(site, composition.edited))
-    notes = (note for tree in live.trees for note in tree.notes)
     return Observed(
         tool=f"repro-env {__version__}",
         kind=live.facts.kind,
@@ -129,7 +128,7 @@ def _observed(locked: LockedEnvironment, code: CapturedCode, captured: Variables
         frameworks=live.frameworks,
         libraries=live.libraries,
         variables=captured,
-        system_packages=live.system.base.packages,
+        system_packages=live.system.packages,
         distributions=tuple(
             InstalledFrom(
                 name=dist.facts.name,
@@ -142,7 +141,7 @@ def _observed(locked: LockedEnvironment, code: CapturedCode, captured: Variables
         ),
         bundled=tuple(_bundled(locked)),
         edited=tuple(edited),
-        notes=tuple(dict.fromkeys([*notes, *_notes(locked), *code.notes])),
+        notes=tuple(dict.fromkeys([*live.system.notes, *_notes(locked), *code.notes])),
         excluded=code.excluded,
         unknown=tuple(dict.fromkeys([*locked.unknown, *code.unknown])),
         programs=programs,
@@ -164,7 +163,7 @@ def _redact(startup: Startup) -> Startup:
 
 def _notes(locked: LockedEnvironment) -> Iterator[str]:
     prefix = locked.live.sites[0].prefix
-    for directory in metadata.unrelated_directories(prefix) if locked.is_conda else ():
+    for directory in metadata.unrelated_directories(prefix) if locked.live.facts.kind == "conda" else ():
         yield f"{prefix}/{directory} is {_UNRELATED[directory]}: not part of this environment, not captured"
 
 

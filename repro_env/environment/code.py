@@ -153,10 +153,8 @@ def _import_directories(locked: LockedEnvironment) -> list[Path]:
 
 def _image_directories(locked: LockedEnvironment) -> list[Path]:
     """The directories whose content is in the image."""
-    facts = locked.live.facts
-    paths = [Path(facts.interpreter.stdlib), Path(facts.interpreter.platstdlib)]
-    paths += [site.prefix / path for site in locked.live.sites for path in (site.layout.purelib, site.layout.platlib)]
-    return paths if facts.kind == "system" else [*paths, Path(facts.layout.prefix)]
+    others = (path for site in locked.live.sites[1:] for path in site.layout.sites)
+    return [*map(Path, (*locked.live.facts.directories, *others))]
 
 
 def _build_metadata(tree: SourceTree, locked: LockedEnvironment) -> list[str]:

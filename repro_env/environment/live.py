@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -111,7 +111,7 @@ def inspect(request: Request, facts: Interpretation, scanned: Scan, packaged: Ma
         path for path in (*report.mapped, *report.deferred) if not path.startswith(f"{os.path.realpath(sites[0].prefix)}/")
     ]
     packages = base.database(Path("/"))
-    site_directories = _site_directories(sites)
+    site_directories = tuple(path for site in sites for path in site.layout.sites)
     needs = Needs(
         facts=facts,
         startup=startup,
@@ -146,8 +146,3 @@ def inspect(request: Request, facts: Interpretation, scanned: Scan, packaged: Ma
 
 def _is_library(path: str) -> bool:
     return ".so" in path.rpartition("/")[2]
-
-
-def _site_directories(sites: Sequence[Site]) -> tuple[str, ...]:
-    paths = (str(site.prefix / path) for site in sites for path in (site.layout.purelib, site.layout.platlib))
-    return tuple(dict.fromkeys(paths))

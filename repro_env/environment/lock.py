@@ -35,7 +35,6 @@ class LockedEnvironment(msgspec.Struct, frozen=True, kw_only=True):
 
     request: Request
     live: LiveEnvironment
-    is_conda: bool
     packages: tuple[archives.IdentifiedPackage, ...]
     plain_packages: tuple[Bundled, ...]
     """Conda packages without an archive: their files are plain files of the environment."""
@@ -115,7 +114,7 @@ def lock(request: Request, tell: Tell, secrets: SecretSearch | None = None) -> L
     own_site = live.sites[0]
     packages, plain_packages = conda.identify(meta, own_site, store=store, environ=environ, tell=tell)
     rewritten = frozenset(rule.record_path(package.artifact.filename) for package in packages)
-    generated = records.replaced_files(own_site.prefix, rewritten) if meta.is_there else {}
+    generated = records.replaced_files(own_site.prefix, rewritten) if facts.kind == "conda" else {}
     forms = {package.artifact.key: package.installed(facts.layout) for package in packages}
     wheel_forms = {dist.artifact.key: dist.installed(live.sites[dist.artifact.site].layout) for dist in identified}
     lower = live.lower_entries
@@ -134,7 +133,6 @@ def lock(request: Request, tell: Tell, secrets: SecretSearch | None = None) -> L
     return LockedEnvironment(
         request=request,
         live=live,
-        is_conda=meta.is_there,
         packages=packages,
         plain_packages=plain_packages,
         wheels=identified,

@@ -44,7 +44,7 @@ def overlay(
     for site in sites:
         if site.layout.in_place:
             links.follow(site.layout.prefix)
-    linked_entries, _ = links.finish(store.hashes)
+    linked_entries = links.finish(store.hashes).entries
     keys = links.keys
     for site in sites[1:]:
         keys |= keys_of(site.found, f"{site.root}/")

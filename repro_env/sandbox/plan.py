@@ -218,7 +218,7 @@ def protected_directories(identity: Identity) -> tuple[str, ...]:
     """Directories of the environment in which, and above which, nothing may be mounted."""
     has_own_prefix = not identity.layout.in_place or identity.interpreter.tree is None
     shared = identity.other_layouts if has_own_prefix else (identity.layout, *identity.other_layouts)
-    sites = [f"{environment.prefix}/{site}" for environment in shared for site in (environment.purelib, environment.platlib)]
+    sites = [site for environment in shared for site in environment.sites]
     return tuple(dict.fromkeys([*([identity.layout.prefix] if has_own_prefix else []), layout.ENVIRONMENT, *sites]))
 
 

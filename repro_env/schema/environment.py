@@ -33,6 +33,11 @@ class Layout(Frozen, frozen=True, kw_only=True):
     python: AbsPath | None = None
     """The Python that console scripts start; None for the Python in their own directory."""
 
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The absolute paths of purelib and platlib; only one if both are the same."""
+        return tuple(dict.fromkeys(f"{self.prefix}/{path}" for path in (self.purelib, self.platlib)))
+
 
 class Interpreter(Frozen, frozen=True, kw_only=True):
     """The Python interpreter of the environment, as it describes itself."""
@@ -51,6 +56,11 @@ class Interpreter(Frozen, frozen=True, kw_only=True):
     cache_tag: Line
     """`cpython-311`."""
 
+    @property
+    def library(self) -> tuple[str, ...]:
+        """The directories of the standard library; only one if both are the same."""
+        return tuple(dict.fromkeys((self.stdlib, self.platstdlib)))
+
 
 class Interpretation(Frozen, frozen=True, kw_only=True):
     """The report of the static probe: the interpreter, the layout, and what determines `sys.path`."""
@@ -64,6 +74,11 @@ class Interpretation(Frozen, frozen=True, kw_only=True):
     @property
     def is_venv(self) -> bool:
         return self.kind == "venv"
+
+    @property
+    def directories(self) -> tuple[str, ...]:
+        """The directories of the standard library and of the environment, without the rest of a shared prefix."""
+        return (*self.interpreter.library, *(self.layout.sites if self.kind == "system" else (self.layout.prefix,)))
 
 
 class Startup(Frozen, frozen=True, kw_only=True):

@@ -71,9 +71,7 @@ def split_shadowed(spec: Spec) -> tuple[tuple[Wheel, ...], tuple[Wheel, ...]]:
     path = {entry: number for number, entry in reversed(list(enumerate(spec.observed.startup.sys_path)))}
 
     def rank(wheel: Wheel) -> tuple[int, int]:
-        layout = spec.identity.layout_of(wheel)
-        sites = (f"{layout.prefix}/{site}" for site in (layout.purelib, layout.platlib))
-        return min(path.get(site, len(path)) for site in sites), wheel.site
+        return min(path.get(site, len(path)) for site in spec.identity.layout_of(wheel).sites), wheel.site
 
     first: dict[str, Wheel] = {}
     for wheel in sorted(spec.identity.distributions, key=rank):

@@ -65,9 +65,6 @@ class Meta(msgspec.Struct, frozen=True):
     problems: tuple[str, ...]
     """Records that cannot be used, and why: one line each, sorted. The files of these packages count as unpackaged."""
 
-    is_there: bool = False
-    """Whether it is a conda environment."""
-
     def library_owners(self, prefix: str) -> dict[str, str]:
         """Return the owner of each shared library: real path -> `conda <name> <version>`."""
         root = os.path.realpath(prefix)
@@ -108,7 +105,7 @@ def read(prefix: Path) -> Meta:
         if len(records) > 1:
             problems += [f"{record.path}: {name} has {len(records)} records" for record in records]
             del by_name[name]
-    return Meta(tuple(by_name[name][0] for name in sorted(by_name)), tuple(sorted(problems)), is_there=True)
+    return Meta(tuple(by_name[name][0] for name in sorted(by_name)), tuple(sorted(problems)))
 
 
 def _names(directory: Path) -> list[str]:

@@ -120,17 +120,12 @@ def owners(installed: Iterable[InstalledDistribution], prefix: Path) -> dict[str
     owner_of: dict[str, str] = {}
     real_directories: dict[str, str] = {}
     for dist in installed:
-        site = prefix / dist.facts.site
-        if b".so" not in dist.record:
-            continue
-        for line in dist.record.decode("utf-8", "replace").splitlines():
-            path = line.rsplit(",", 2)[0].strip('"')
-            if ".so" not in path.rpartition("/")[2] or "\0" in path:
-                continue
-            directory, name = os.path.split(os.path.normpath(site / path))
-            if directory not in real_directories:
-                real_directories[directory] = os.path.realpath(directory)
-            owner_of[f"{real_directories[directory]}/{name}"] = f"wheel {dist.facts.name} {dist.facts.version}"
+        for path in dist.paths(str(prefix)) if b".so" in dist.record else ():
+            directory, _, name = path.rpartition("/")
+            if ".so" in name and "\0" not in path:
+                if directory not in real_directories:
+                    real_directories[directory] = os.path.realpath(prefix / directory)
+                owner_of[f"{real_directories[directory]}/{name}"] = f"wheel {dist.facts.name} {dist.facts.version}"
     return owner_of
 
 

@@ -28,7 +28,6 @@ _LOCATION = re.compile(r"_(?:DIR|HOME|ROOT|FOLDER|FILE|FILENAME|PATH|LOGPATH|HOS
 _SECRET_NAME = re.compile(r"TOKEN|SECRET|PASS|KEY|CRED|AUTH|COOKIE|SESSION|PRIVATE", re.IGNORECASE)
 _FIXED = frozenset({"HOME", "USER", "LOGNAME", "TERM"})
 """Variables of the session that every run sets itself."""
-_NOT_TEXT = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _SHORT = 6
 _PLAIN = re.compile(r"[/~.][^\s=:@]*|[\d.,:-]+|\s*")
 _NOT_SECRET = re.compile(r"AUTHOR(?!I)|KEYBOARD|KEYMAP|SESSION", re.IGNORECASE)
@@ -87,7 +86,7 @@ def sort(environ: Mapping[str, str], added: Collection[str] = ()) -> Variables:
             named.append(name)
         elif how == "replayed" and redact.line(value) == value:
             replayed.append(Variable(name=name, value=value))
-        elif how in ("recorded", "captured") and _is_line(value):
+        elif how in ("recorded", "captured") and redact.printable(value):
             recorded.append(Variable(name=name, value=redact.line(value)))
         else:
             named.append(name)
@@ -166,7 +165,3 @@ def _is_ordinary(name: str, value: str) -> bool:
     if _WORDS.fullmatch(value):
         return True
     return effect(name) == "session" and _PATH.fullmatch(value) is not None and not is_random(value)
-
-
-def _is_line(value: str) -> bool:
-    return len(value) <= redact.LONGEST and not _NOT_TEXT.search(value)

@@ -38,8 +38,7 @@ def of_environment(request: Request, live: LiveEnvironment, overlay: Tree | None
     """Yield a line for each thing about the environment that is not known, cannot be captured, or may surprise the user."""
     for site in live.sites:
         yield from with_prefix(site, site.scanned.problems)
-    for tree in live.trees:
-        yield from tree.unknown
+    yield from live.system.unknown
     yield from map(redact.line, live.unknown)
     yield from system_paths(live.startup, live.sites)
     if live.startup.problem:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import os
+import posixpath
 import re
 import stat
 from collections import defaultdict
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -40,6 +42,17 @@ class InstalledDistribution(msgspec.Struct, frozen=True):
     """WHEEL; empty when there is none."""
     entry_points: bytes
     """entry_points.txt; empty when there is none."""
+
+    def paths(self, prefix: str) -> Iterator[str]:
+        """Yield the paths in RECORD that are below the prefix, relative to it."""
+        for line in self.record.decode("utf-8", "surrogateescape").splitlines():
+            path = line.rsplit(",", 2)[0].strip('"')
+            if not path.startswith(("..", "/")):
+                yield f"{self.facts.site}/{path}"
+                continue
+            path = posixpath.normpath(posixpath.join(prefix, self.facts.site, path))
+            if path.startswith(f"{prefix}/"):
+                yield path[len(prefix) + 1 :]
 
 
 class Scan(msgspec.Struct, frozen=True):

@@ -52,11 +52,8 @@ def find_external_paths(
 
     For a zip file or egg, `root` is its directory.
     """
-    covered = [Path(path) for path in (facts.interpreter.stdlib, facts.interpreter.platstdlib)]
-    covered += [site.prefix / directory for site in sites for directory in (site.layout.purelib, site.layout.platlib)]
-    if facts.kind != "system":
-        covered.append(Path(facts.layout.prefix))
-    covered.append(workspace)
+    others = (path for site in sites[1:] for path in site.layout.sites)
+    covered = [*map(Path, (*facts.directories, *others)), workspace]
     covered += [Path(os.path.realpath(path)) for path in covered]
     external_paths: list[ExternalPath] = []
     complete: list[Path] = []

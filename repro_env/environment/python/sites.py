@@ -11,7 +11,7 @@ import hashlib
 import os
 import posixpath
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -94,7 +94,7 @@ def _generated_file(path: str, data: bytes, live: Found | None) -> Found:
 
 def other_sites(facts: Interpretation, startup: Startup) -> tuple[Layout, ...]:
     """The other site directories on `sys.path`: of the Python that the venv is based on, of the user, of the system."""
-    own_directories = [os.path.realpath(path) for path in _site_directories(facts.layout)]
+    own_directories = [os.path.realpath(path) for path in facts.layout.sites]
     environment = os.path.realpath(facts.layout.prefix) if facts.kind in ("venv", "conda") else None
     layouts: list[Layout] = []
     for entry in startup.sys_path:
@@ -204,7 +204,7 @@ def _shared_prefix(layout: Layout, files: frozenset[str], bytecode: Skip) -> Ski
 def _without_interpreter(facts: Interpretation, bytecode: Skip) -> Skip:
     """Skip the standard library, headers and static libraries: they are in the interpreter's layer, or excluded by its rule."""
     prefix, python = facts.layout.prefix, facts.interpreter
-    parts = {os.path.relpath(path, prefix) for path in (python.stdlib, python.platstdlib)}
+    parts = {os.path.relpath(path, prefix) for path in python.library}
     headers = f"include/{posixpath.basename(python.stdlib)}"
     inner = tuple(f"{part}/" for part in parts)
     directories = {facts.layout.purelib, facts.layout.platlib}
@@ -222,21 +222,12 @@ def _without_interpreter(facts: Interpretation, bytecode: Skip) -> Skip:
 
 def _other_files(layout: Layout, scanned: distributions.Scan) -> frozenset[str]:
     """The files that RECORDs list outside the site directories: scripts and data files. Relative to the prefix."""
-    files: set[str] = set()
-    for dist in scanned.distributions:
-        for line in dist.record.splitlines():
-            if not line.startswith((b"..", b'"..', b"/", b'"/')):
-                continue
-            row = line.decode("utf-8", "surrogateescape").rsplit(",", 2)[0].strip('"')
-            path = posixpath.normpath(posixpath.join(layout.prefix, dist.facts.site, row))
-            if path.startswith(layout.prefix + "/") and "__pycache__" not in path:
-                files.add(path[len(layout.prefix) + 1 :])
-    return frozenset(files)
-
-
-def _site_directories(layout: Layout) -> Iterator[str]:
-    for directory in dict.fromkeys((layout.purelib, layout.platlib)):
-        yield f"{layout.prefix}/{directory}"
+    return frozenset(
+        path
+        for dist in scanned.distributions
+        for path in dist.paths(layout.prefix)
+        if not path.startswith(f"{dist.facts.site}/") and "__pycache__" not in path
+    )
 
 
 def _split(directory: str) -> tuple[str, str] | None:

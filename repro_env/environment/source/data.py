@@ -93,10 +93,6 @@ def _compare_sizes(entries: Iterable[Found], source: Path, like: Data) -> Iterat
         if files > like.files or size > like.size:
             break
         yield entry
-    _check_size(source, files, size, like)
-
-
-def _check_size(source: Path, files: int, size: int, like: Data) -> None:
     if not size:
         raise DataError("is empty; name it with --data to use empty data", where=str(source))
     if (files, size) != (like.files, like.size):

@@ -76,6 +76,8 @@ class SystemFiles(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of an environment that come from the operating system."""
 
     base: Tree
+    packages: tuple[SystemPackage, ...]
+    """The packages of the base, sorted by name."""
     unpackaged: Tree | None
     """Files above the base that are loaded or requested and that belong to no package; None if there are none."""
     bundled: tuple[Bundled, ...]
@@ -84,6 +86,10 @@ class SystemFiles(msgspec.Struct, frozen=True, kw_only=True):
     """All shared libraries that are loaded from outside the environment and the interpreter, sorted by real path."""
     library_path: str
     """LD_LIBRARY_PATH of the image: the captured directories that the image has, in order."""
+    unknown: tuple[str, ...]
+    """What could not be found, read or determined: one line each."""
+    notes: tuple[str, ...]
+    """Information for the user that is not a problem: one line each."""
 
 
 def system_files(needs: Needs, system: Database, hashes: FileHashes) -> SystemFiles:
@@ -95,7 +101,7 @@ def system_files(needs: Needs, system: Database, hashes: FileHashes) -> SystemFi
     directories = {program.directory: _walk(program.directory) for program in requested if program.directory}
     locale = next(iter(needs.startup.locale.split()), "")
     executables = [program.file for program in requested if program.file]
-    executables += [path for tree in directories.values() for path in _binaries(tree)]
+    executables += [path for tree in directories.values() for path in tree.binaries()]
     libraries = systemlibraries.find_system_libraries(needs, executables)
     basics = [real(found) for name in SHELL_PROGRAMS if (found := shutil.which(name, path=SYSTEM_PATH))]
     basics += [real(OS_RELEASE), *(f"{real(path)}/{name}" for path in needs.directories for name in list_names(path))]
@@ -133,30 +139,27 @@ def system_files(needs: Needs, system: Database, hashes: FileHashes) -> SystemFi
     tree.generate(CACHE, base_cache)
     for path, data in system.database_files(chosen).items():
         tree.generate(path, data)
-    entries, contents = tree.finish(hashes, DIRECTORIES)
+    finished = tree.finish(hashes, DIRECTORIES)
     if cache != base_cache:
         unpackaged.generate(CACHE, cache)
-    base_entries = {entry.path: entry for entry in entries}
-    upper_entries, upper_contents = unpackaged.finish(hashes)
-    own = sort_with_parents(entry for entry in upper_entries if base_entries.get(entry.path) != entry)
+    base_entries = {entry.path: entry for entry in finished.entries}
+    upper = unpackaged.finish(hashes)
+    own = sort_with_parents(entry for entry in upper.entries if base_entries.get(entry.path) != entry)
     sizes = {f"/{entry.path}": entry.size for entry in own if entry.kind == "file"}
     bundled = _describe_unpackaged(sorted(unpackaged_paths), directories, sizes)
     if bundled:
         size = sum(item.size for item in bundled)
         notes.append(f"files that belong to no package of this system are bundled: {size:,} bytes in all; each is listed")
-    digests = {f"/{entry.path}": entry.sha256 for entry in (*entries, *own) if entry.sha256}
+    digests = {f"/{entry.path}": entry.sha256 for entry in (*finished.entries, *own) if entry.sha256}
     return SystemFiles(
-        base=Tree(
-            entries=entries,
-            contents=contents,
-            packages=tuple(SystemPackage(name=system.display_name(package), version=package.version) for package in chosen),
-            unknown=tuple(sorted(map(redact.line, {*libraries.unknown, *missing, *uncaptured}))),
-            notes=tuple(sorted(map(redact.line, set(notes)))),
-        ),
-        unpackaged=Tree(entries=tuple(own), contents=upper_contents) if own else None,
+        base=finished,
+        packages=tuple(SystemPackage(name=system.display_name(package), version=package.version) for package in chosen),
+        unpackaged=Tree(entries=tuple(own), contents=upper.contents) if own else None,
         bundled=bundled,
         libraries=_used_libraries(system, libraries, owners, digests),
         library_path=library_path,
+        unknown=tuple(sorted(map(redact.line, {*libraries.unknown, *missing, *uncaptured}))),
+        notes=tuple(sorted(map(redact.line, set(notes)))),
     )
 
 
@@ -187,24 +190,8 @@ def _packages(
 
 def _walk(directory: str) -> LiveTree:
     tree = LiveTree()
-    try:
-        tree.add_directory(directory)
-    except PermissionError as error:
-        hint = "make it readable, or name the programs that are needed"
-        raise LockError(
-            "this path cannot be read by the current user", where=str(error.filename or directory), hint=hint
-        ) from None
+    tree.add_directory(directory)
     return tree
-
-
-def _binaries(tree: LiveTree) -> list[str]:
-    """Probable programs and libraries of a tree; the ELF reader ignores other files."""
-    paths = []
-    for path in tree.paths():
-        file = tree.get(path)
-        if file is not None and file.kind == "file" and (file.executable or ".so" in path.rpartition("/")[2]):
-            paths.append(path)
-    return paths
 
 
 def _collect(tree: LiveTree, system: Database, package: Package, translations: frozenset[str]) -> list[str]:

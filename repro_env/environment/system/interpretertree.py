@@ -16,7 +16,6 @@ from repro_env.environment.python.selection import settings
 from repro_env.environment.system import loader
 from repro_env.environment.system.tree import LiveTree, Tree, list_names, real, within
 from repro_env.io.files import walk
-from repro_env.schema import redact
 from repro_env.schema.environment import Interpretation, Interpreter
 from repro_env.schema.errors import InterpreterError
 from repro_env.store.hashes import FileHashes
@@ -35,28 +34,22 @@ def interpreter_tree(facts: Interpretation, environ: Mapping[str, str], hashes: 
     """
     python = facts.interpreter
     tree = LiveTree()
-    for part in (python.executable, python.prefix, python.stdlib, python.platstdlib, python.libpython):
+    for part in (python.executable, python.prefix, *python.library, python.libpython):
         if part is not None and tree.follow(part) is None:
             raise InterpreterError("this part of the Python interpreter is missing", where=part, hint="reinstall this Python")
     for name in _names(facts):
         tree.follow(name)
-    for directory in dict.fromkeys((python.stdlib, python.platstdlib)):
+    for directory in python.library:
         tree.add_directory(directory, is_excluded)
     headers, name = Path(python.prefix, "include"), python.stdlib.rpartition("/")[2]
     for path in (headers / name, *headers.glob(f"*-linux-gnu*/{name}")):  # Debian has a second directory
         tree.add_directory(str(path), is_excluded)
     own = own_prefix(facts)
-    machine = loader.host(environ)
     if own:
-        for library in machine.resolve(binaries(python), python.executable).libraries:
+        for library in loader.host(environ).resolve(binaries(python), python.executable).libraries:
             if within(real(library), [own]):
                 tree.follow(library)
-    entries, contents = tree.finish(hashes)
-    return Tree(
-        entries=entries,
-        contents=contents,
-        unknown=tuple(sorted(map(redact.line, machine.damaged))),
-    )
+    return tree.finish(hashes)
 
 
 def own_prefix(facts: Interpretation) -> str:
@@ -68,7 +61,7 @@ def own_prefix(facts: Interpretation) -> str:
 def binaries(python: Interpreter) -> list[str]:
     """The ELF files of the interpreter: its binary, libpython and the extension modules of the standard library."""
     paths = [python.executable, *([python.libpython] if python.libpython else [])]
-    for directory in dict.fromkeys((python.stdlib, python.platstdlib)):
+    for directory in python.library:
         root = real(directory)
         paths += [
             f"{root}/{file.path}" for file in walk(Path(root), skip=is_excluded) if file.kind == "file" and ".so" in file.path

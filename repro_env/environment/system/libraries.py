@@ -105,14 +105,7 @@ def _preloaded(environ: Mapping[str, str]) -> list[str]:
 
 def _environment_directories(facts: Interpretation) -> list[str]:
     """The directories of the environment and the interpreter, as spelled and as real paths."""
-    layout, python = facts.layout, facts.interpreter
-    directories = [python.stdlib, python.platstdlib]
-    if facts.is_venv or layout.prefix not in interpretertree.SHARED:
-        directories.append(layout.prefix)
-    else:
-        directories += [f"{layout.prefix}/{site}" for site in (layout.purelib, layout.platlib)]
-    if own := interpretertree.own_prefix(facts):
-        directories.append(own)
+    directories = [*facts.directories, *filter(None, [interpretertree.own_prefix(facts)])]
     return [*directories, *map(real, directories)]
 
 

@@ -16,7 +16,6 @@ import msgspec
 
 from repro_env.io.files import FileContents, Found, Key, entry_at, keys_of, walk
 from repro_env.oci.entry import Contents, Entry, entries_of, sort_with_parents
-from repro_env.schema.environment import SystemPackage
 from repro_env.schema.errors import LockError
 from repro_env.store.hashes import FileHashes
 
@@ -30,12 +29,6 @@ class Tree(msgspec.Struct, frozen=True, kw_only=True):
     entries: tuple[Entry, ...]
     """Paths relative to `/`, sorted, with all parent directories; every file has its sha256."""
     contents: Contents
-    packages: tuple[SystemPackage, ...] = ()
-    """The packages that the files come from, sorted by name."""
-    unknown: tuple[str, ...] = ()
-    """What could not be found, read or determined. One line each."""
-    notes: tuple[str, ...] = ()
-    """Information for the user that is not a problem. One line each."""
 
 
 class LiveTree:
@@ -95,16 +88,16 @@ class LiveTree:
         """Remove a real path again."""
         self._found.pop(path, None)
 
-    def paths(self) -> list[str]:
-        """Files and links collected from the machine, absolute, sorted."""
-        return sorted(path for path, found in self._found.items() if found.kind != "dir")
+    def binaries(self) -> list[str]:
+        """Probable programs and libraries, absolute, sorted; the ELF reader ignores other files."""
+        return sorted(
+            path
+            for path, found in self._found.items()
+            if found.kind == "file" and (found.executable or ".so" in path.rpartition("/")[2])
+        )
 
-    def get(self, path: str) -> Found | None:
-        """The collected file at a real path."""
-        return self._found.get(path)
-
-    def finish(self, hashes: FileHashes, directories: Iterable[str] = ()) -> tuple[tuple[Entry, ...], Contents]:
-        """The entries and their contents. Raises `CaptureError` for a file that cannot be read."""
+    def finish(self, hashes: FileHashes, directories: Iterable[str] = ()) -> Tree:
+        """The collected paths with these empty directories. Raises `CaptureError` for a file that cannot be read."""
         live = [found for path, found in self._found.items() if path not in self._generated]
         digests = hashes.of(Path("/"), [found for found in live if found.kind == "file"])
         entries = [*(Entry(directory.strip("/"), "dir") for directory in directories), *entries_of(live, digests)]
@@ -112,7 +105,7 @@ class LiveTree:
         entries += [
             Entry(path, "file", size=len(data), sha256=hashlib.sha256(data).hexdigest()) for path, data in generated.items()
         ]
-        return tuple(sort_with_parents(entries)), LiveContents(generated, self.keys)
+        return Tree(entries=tuple(sort_with_parents(entries)), contents=LiveContents(generated, self.keys))
 
     @property
     def keys(self) -> dict[str, Key]:

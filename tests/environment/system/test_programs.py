@@ -75,7 +75,7 @@ def test_python_starts_in_a_base_made_from_an_rpm_database(
     captured: Captured, fedora: Database, hashes: FileHashes, tmp_path: Path
 ) -> None:
     found = make(captured, hashes, system=fedora)
-    names = {package.name for package in found.base.packages}
+    names = {package.name for package in found.packages}
     assert {"bash", "coreutils", "glibc", "glibc-common", "filesystem"} <= names
     paths = {entry.path for entry in found.base.entries}
     assert not [path for path in paths if path.startswith(("var/lib/dpkg", "var/lib/rpm", "usr/lib/sysimage"))]

@@ -18,7 +18,7 @@ def hashes(tmp_path_factory: pytest.TempPathFactory) -> FileHashes:
 
 def below(tree: LiveTree, root: Path, hashes: FileHashes) -> dict[str, str]:
     """Path below the root -> kind or link target."""
-    entries, _ = tree.finish(hashes)
+    entries = tree.finish(hashes).entries
     start = f"{str(root)[1:]}/"
     return {entry.path.removeprefix(start): entry.target or entry.kind for entry in entries if entry.path.startswith(start)}
 
@@ -84,7 +84,8 @@ def test_entries_are_canonical_and_generated_files_replace_others(tmp_path: Path
     tree.follow(f"{tmp_path}/live")
     tree.follow(f"{tmp_path}/passwd")
     tree.generate(f"{tmp_path}/passwd", b"root")
-    entries, contents = tree.finish(hashes, ["proc", "var/tmp"])
+    finished = tree.finish(hashes, ["proc", "var/tmp"])
+    entries, contents = finished.entries, finished.contents
     assert list(entries) == sorted(entries, key=lambda entry: entry.key)
     by_path = {entry.path: entry for entry in entries}
     assert by_path["proc"] == Entry("proc", "dir")
