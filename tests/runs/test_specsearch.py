@@ -29,7 +29,7 @@ def test_a_spec_is_found_next_to_the_runs_in_a_parent_directory_and_in_the_store
     assert places == [project / "repro", here / "repro", store.root / "specs" / ("0" * 64)]
     lookup = Specs(project / "runs", here / "below", store)
     assert lookup.find("sha256:" + "0" * 64) is None
-    assert len(lookup.all()) == 3
+    assert len(list(lookup.all())) == 3
 
 
 def test_an_unreadable_spec_is_reported_and_other_specs_are_found(tmp_path: Path) -> None:
