@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import math
 import os
+import shutil
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Optional
 
 from repro_env.checkpoint import files, manifest, ranks
@@ -16,50 +18,26 @@ from repro_env.checkpoint.manifest import Opened, OtherVersionError
 
 
 class Best(NamedTuple):
-    """A metric, and whether larger values are better."""
+    """A metric, and the sign with which larger values are better."""
 
     metric: str
-    maximize: bool
-
-
-class Candidate(NamedTuple):
-    """A checkpoint that may be kept or removed."""
-
-    name: str
-    serial: int
-    metrics: Mapping[str, float]
+    sign: int
 
 
 def parse_best(text: str) -> Best:
     """Parse `NAME:min` or `NAME:max`. Raises `CheckpointError`."""
-    metric, colon, direction = text.rpartition(":")
-    if not colon or not metric or direction not in ("min", "max"):
+    metric, _, direction = text.rpartition(":")
+    if not metric or direction not in ("min", "max"):
         raise CheckpointError(
             'the value must be "NAME:min" or "NAME:max"', where=f"best={text!r}", hint="for example best='accuracy:max'"
         )
-    return Best(metric, direction == "max")
+    return Best(metric, 1 if direction == "max" else -1)
 
 
-def find_best(candidates: Sequence[Candidate], by: Best) -> Optional[Candidate]:
-    """Return the candidate with the best finite value of the metric, the most recent of equals; None if none has one."""
-    sign = 1 if by.maximize else -1
-    return max(
-        (candidate for candidate in candidates if math.isfinite(candidate.metrics.get(by.metric, math.nan))),
-        key=lambda candidate: (sign * candidate.metrics[by.metric], candidate.serial),
-        default=None,
-    )
-
-
-def names_to_remove(candidates: Sequence[Candidate], *, keep: Optional[int], by: Optional[Best]) -> list[str]:
-    """Return the names of the checkpoints to remove, the oldest first. The most recent one is always kept."""
-    if keep is None:
-        return []
-    newest_first = sorted(candidates, key=lambda candidate: candidate.serial, reverse=True)
-    kept = {candidate.name for candidate in newest_first[: max(keep, 1)]}
-    best = find_best(candidates, by) if by else None
-    if best is not None:
-        kept.add(best.name)
-    return [candidate.name for candidate in reversed(newest_first) if candidate.name not in kept]
+def find_best(newest_first: Sequence[Opened], by: Best) -> Optional[Opened]:
+    """Return the checkpoint with the best finite value of the metric, the most recent of equals; None if none has one."""
+    candidates = [checkpoint for checkpoint in newest_first if math.isfinite(checkpoint.metric(by.metric))]
+    return max(candidates, key=lambda checkpoint: by.sign * checkpoint.metric(by.metric), default=None)
 
 
 class Directory:
@@ -105,7 +83,7 @@ class Directory:
                 manifest.write(hidden, {**facts, "serial": serial})
                 path = files.show(hidden, self.path, serial, step)
             except BaseException:
-                files.drop(hidden)
+                shutil.rmtree(hidden, ignore_errors=True)  # the next writer removes what cannot be removed now
                 raise
         except CheckpointError:
             raise
@@ -142,18 +120,18 @@ class Directory:
         return None
 
     def _remove_old(self) -> None:
-        """Remove checkpoints that need not be kept. Unreadable ones are ignored, so that the user can inspect them."""
-        candidates = []
+        """Remove all but the last checkpoints and the best one. Unreadable ones stay, so that the user can inspect them."""
+        if self._keep is None:
+            return
+        newest_first = []
         for saved in files.listed(self.path):
-            if saved.name in self._broken:
-                continue
-            try:
-                opened = manifest.read(os.path.join(self.path, saved.name))
-            except CheckpointError:
-                continue
-            candidates.append(Candidate(saved.name, saved.serial, opened.metrics()))
-        for name in names_to_remove(candidates, keep=self._keep, by=self._best):
-            files.remove(self.path, name)
+            if saved.name not in self._broken:
+                with contextlib.suppress(CheckpointError):
+                    newest_first.append(manifest.read(os.path.join(self.path, saved.name)))
+        best = find_best(newest_first, self._best) if self._best else None
+        for checkpoint in reversed(newest_first[self._keep :]):
+            if checkpoint is not best:
+                files.remove(checkpoint.path)
 
 
 def find(path: str, best: Optional[str]) -> Opened:
@@ -166,14 +144,12 @@ def find(path: str, best: Optional[str]) -> Opened:
     elif best is None:
         checkpoint = Directory(path, keep=None, best=None).choose()
     else:
-        opened = {item.path: item for item in (manifest.read(os.path.join(path, saved.name)) for saved in _listed(path))}
-        candidates = [Candidate(item.path, item.facts["serial"], item.metrics()) for item in opened.values()]
-        chosen = find_best(candidates, parse_best(best))
-        if opened and not chosen:
+        newest_first = [manifest.read(os.path.join(path, saved.name)) for saved in _listed(path)]
+        checkpoint = find_best(newest_first, parse_best(best))
+        if newest_first and not checkpoint:
             raise CheckpointError(
                 f"no checkpoint has a number for {best!r}", where=path, hint="pass it to step(...), save(...) or metrics(...)"
             )
-        checkpoint = opened[chosen.name] if chosen else None
     if checkpoint is None:
         hint = "give the path of a checkpoint, or of a directory that contains checkpoints"
         raise CheckpointError("this path does not contain a checkpoint", where=path, hint=hint)

@@ -153,10 +153,6 @@ def listed(directory: str) -> list[Saved]:
     return sorted((Saved(int(match[1]), int(match[2]), match[0]) for match in matches if match), reverse=True)
 
 
-def name(serial: int, step: int) -> str:
-    return f"{serial:06d}-step-{step}"
-
-
 def begin(directory: str) -> str:
     """Create a new hidden directory to write to."""
     # Without random numbers: a run records those that are drawn from the system.
@@ -171,7 +167,7 @@ def show(hidden: str, directory: str, serial: int, step: int) -> str:
     Raises `OSError` if there is already a checkpoint of this serial and step.
     """
     flush(hidden)
-    path = os.path.join(directory, name(serial, step))
+    path = os.path.join(directory, f"{serial:06d}-step-{step}")
     try:
         os.rename(hidden, path)
     except FileNotFoundError:
@@ -182,16 +178,12 @@ def show(hidden: str, directory: str, serial: int, step: int) -> str:
     return path
 
 
-def drop(hidden: str) -> None:
-    """Remove an unfinished checkpoint. The next writer removes what cannot be removed now."""
-    shutil.rmtree(hidden, ignore_errors=True)
-
-
-def remove(directory: str, name: str) -> None:
+def remove(path: str) -> None:
     """Remove a checkpoint. It is renamed to a hidden name first, so that an incomplete checkpoint is never visible."""
+    directory, name = os.path.split(path)
     hidden = os.path.join(directory, f"{_HIDDEN}{os.getpid()}-{name}")
     try:
-        os.rename(os.path.join(directory, name), hidden)
+        os.rename(path, hidden)
     except FileNotFoundError:
         return
     shutil.rmtree(hidden, ignore_errors=True)
@@ -204,9 +196,9 @@ def sweep(directory: str) -> None:
             shutil.rmtree(os.path.join(directory, name), ignore_errors=True)
 
 
-def flush(directory: str) -> None:
-    """Flush the names in a directory to disk."""
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def flush(path: str) -> None:
+    """Flush a file, or the names in a directory, to disk."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
     except OSError as error:
@@ -243,7 +235,7 @@ def seal(directory: str) -> None:
     """Flush all files of a directory that another program wrote, then write their checksums."""
     lines = []
     for path in _below(directory):
-        _sync(os.path.join(directory, path))
+        flush(os.path.join(directory, path))
         lines.append(f"{digest(os.path.join(directory, path)).sha256}  {path}\n")
     hidden = os.path.join(directory, f".{SUMS}")
     if os.path.exists(hidden):
@@ -266,11 +258,3 @@ def _below(directory: str) -> list[str]:
     """Return the sorted relative paths of the files in a directory, without the checksum file."""
     paths = [os.path.relpath(os.path.join(parent, name), directory) for parent, _, names in os.walk(directory) for name in names]
     return sorted(path for path in paths if path not in (SUMS, f".{SUMS}"))
-
-
-def _sync(path: str) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-import sys
 import threading
 import warnings
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, NoReturn, Optional
+from typing import Any, Optional
 
 from repro_env.checkpoint.errors import CheckpointWarning
 
@@ -65,15 +63,3 @@ class Interrupts:
                 handler = signal.SIG_DFL if previous is None else previous
                 is_fatal = number == signal.SIGUSR1 and handler == signal.SIG_DFL
                 signal.signal(number, signal.SIG_IGN if is_fatal else handler)
-
-
-def leave(number: int, steps: int, iterator: Any, *, tell: bool) -> NoReturn:
-    """Exit with the status of the signal, after a checkpoint was written. Raises `SystemExit`."""
-    # Otherwise the process would wait at exit for the workers of an unfinished iteration.
-    shutdown = getattr(iterator, "_shutdown_workers", None)
-    if callable(shutdown):
-        with contextlib.suppress(Exception):
-            shutdown()
-    if tell:
-        sys.stderr.write(f"repro-env: received {signal.Signals(number).name}, saved at step {steps}, exiting\n")
-    raise SystemExit(128 + number)

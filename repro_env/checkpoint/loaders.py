@@ -10,6 +10,7 @@ In all cases the generators of the main process are restored afterwards, because
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Iterator
 from typing import Any, Optional
@@ -37,6 +38,8 @@ class TrackedLoader:
                 CheckpointWarning,
                 stacklevel=3,
             )
+        self.iterator: Any = None
+        """The loader's own iterator, which may have workers."""
         self._start: Any = None
         """The state of the generators at the beginning of the epoch; only for replayed loaders."""
 
@@ -73,7 +76,7 @@ class TrackedLoader:
             self._prepare_sampler(batch)
             iterator = self._iterate()
             # A generator starts at its first batch, and may draw from the global generators then, so that is fetched here.
-            iterator = _Prefetched(iterator, next(iterator, _EMPTY))
+            iterator = itertools.chain(list(itertools.islice(iterator, 1)), iterator)
         elif self.kind == "stateful":
             self._prepare_sampler(0)
             self.loader.load_state_dict(state["position"])
@@ -84,10 +87,10 @@ class TrackedLoader:
             rng.restore(self._start["rng"])
             self._set_generators(self._start["generators"])
             iterator = self._iterate()
-            for skipped in range(batch):
-                if next(iterator, _EMPTY) is _EMPTY:
-                    what = f"the loader has only {skipped} batches, but the checkpoint was written after batch {batch}"
-                    raise CheckpointError(what, where="batches()", hint="use the same loader as in the checkpoint")
+            skipped = sum(1 for _ in itertools.islice(iterator, batch))
+            if skipped < batch:
+                what = f"the loader has only {skipped} batches, but the checkpoint was written after batch {batch}"
+                raise CheckpointError(what, where="batches()", hint="use the same loader as in the checkpoint")
         rng.restore(generators)
         self._set_generators(state["generators"])
         return iterator
@@ -102,10 +105,11 @@ class TrackedLoader:
         return state
 
     def _iterate(self) -> Iterator[Any]:
-        iterator: Iterator[Any] = iter(self.loader)
-        if iterator is self.loader:
+        self.iterator = iter(self.loader)
+        if self.iterator is self.loader:
             what = "this is an iterator, which can be iterated only once"
             raise CheckpointError(what, where="batches()", hint="pass a DataLoader or a list")
+        iterator: Iterator[Any] = self.iterator
         return iterator
 
     def _prepare_sampler(self, skip: int) -> None:
@@ -146,27 +150,6 @@ class TrackedLoader:
         return [generator for generator in unique.values() if hasattr(generator, "set_state")]
 
 
-_EMPTY = object()
-
-
-class _Prefetched:
-    """An iterator whose first item has already been fetched."""
-
-    def __init__(self, iterator: Iterator[Any], first: Any) -> None:
-        self._iterator = iterator
-        self._first = first
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        first, self._first = self._first, _EMPTY
-        return next(self._iterator) if first is _EMPTY else first
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._iterator, name)
-
-
 def _keyed_sampler(loader: Any) -> Optional[KeyedSampler]:
     """Return the `KeyedSampler` of a loader, which accelerate wraps in its own batch samplers; None for other samplers."""
     batches = getattr(loader, "batch_sampler", None)
@@ -202,8 +185,6 @@ def _kind(loader: Any) -> str:
 def differences(saved: dict[str, Any], current: dict[str, Any]) -> list[str]:
     """Return, as sentences, the changes of a loader's facts that make a saved position invalid."""
     ignored = {"workers"} if saved.get("kind") == "keyed" else set()
-    if saved.get("kind") == "stateful" and not saved.get("workers") and not current.get("workers"):
-        ignored = {"workers"}
     return [
         f"{name} is {current.get(name)!r} but was {saved.get(name)!r}"
         for name in sorted({*saved, *current} - ignored)

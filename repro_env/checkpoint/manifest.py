@@ -62,8 +62,9 @@ class Opened(NamedTuple):
         """Return the verified content of a file. Raises `CheckpointError`."""
         return files.read(os.path.join(self.path, name), self.file(name))
 
-    def metrics(self) -> dict[str, float]:
-        return {name: float(value) for name, value in self.facts["metrics"].items()}
+    def metric(self, name: str) -> float:
+        """Return the value of a metric; NaN if the checkpoint does not have it."""
+        return float(self.facts["metrics"].get(name, "nan"))
 
 
 def write(path: str, facts: Mapping[str, Any]) -> None:
@@ -159,19 +160,16 @@ def number(name: str, value: Any) -> Union[float, int, str]:
     return "nan" if math.isnan(plain) else "inf" if plain > 0 else "-inf"
 
 
-def now() -> str:
-    """Return the current time in UTC, with milliseconds."""
-    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
 def origin() -> dict[str, Any]:
-    """Describe this process: its run, code, image, seeds and versions. Facts that are not available are None."""
+    """Describe this process: the time, its run, code, image, seeds and versions. Facts that are not available are None."""
     torch: Any = sys.modules.get("torch")
     numpy: Any = sys.modules.get("numpy")
     master = os.environ.get("REPRO_ENV_SEED", "")
     from repro_env.version import __version__
 
+    now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds")
     return {
+        "created": now.replace("+00:00", "Z"),
         "run": os.environ.get("REPRO_ENV_RUN", ""),
         "code": {"digest": os.environ.get("REPRO_ENV_CODE") or None, "script": _script()},
         "image": os.environ.get("REPRO_ENV_IMAGE") or None,

@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from repro_env.checkpoint import files, rng, values, weights
 from repro_env.checkpoint.errors import CheckpointError
@@ -22,21 +22,6 @@ _SHARDED = {
     "ZeroRedundancyOptimizer": "ZeRO",
 }
 """By class name, so that these libraries need not be imported."""
-
-
-class Written(NamedTuple):
-    """The files that were written."""
-
-    parts: dict[str, str]
-    """Part -> name of its file."""
-    files: dict[str, files.File]
-
-    def facts(self) -> dict[str, Any]:
-        """Return the entries for the manifest."""
-        return {
-            "parts": self.parts,
-            "files": {name: {"sha256": file.sha256, "size": file.size} for name, file in self.files.items()},
-        }
 
 
 def inner(part: Any) -> Any:
@@ -100,8 +85,13 @@ def _sharding(component: Any) -> str:
     return next((_SHARDED[kind.__name__] for kind in type(component).__mro__ if kind.__name__ in _SHARDED), "")
 
 
-def write(parts: Mapping[str, Any], own: Mapping[str, Any], directory: str, *, step: int) -> Written:
-    """Write the files of all parts and of the script's `own` values to a directory. Raises `CheckpointError` or `OSError`."""
+def write(
+    parts: Mapping[str, Any], own: Mapping[str, Any], directory: str, *, step: int
+) -> tuple[dict[str, str], dict[str, files.File]]:
+    """Write the files of all parts and of the script's `own` values to a directory. Raises `CheckpointError` or `OSError`.
+
+    Returns the file of each part, and the content of each file.
+    """
     import torch
 
     written: dict[str, files.File] = {}
@@ -122,7 +112,7 @@ def write(parts: Mapping[str, Any], own: Mapping[str, Any], directory: str, *, s
     with files.Writer(os.path.join(directory, STATE)) as file:
         torch.save({"parts": states, "values": values.encode(dict(own), "values")}, file)
     written[STATE] = file.content()
-    return Written(names, written)
+    return names, written
 
 
 def load(opened: Opened, parts: Mapping[str, Any]) -> None:

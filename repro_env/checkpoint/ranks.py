@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from repro_env.checkpoint.errors import CheckpointError
 
@@ -44,22 +44,12 @@ def gather(value: Any) -> list[Any]:
     return values
 
 
-def broadcast(value: Any) -> Any:
-    """Return the value of rank 0 on all ranks."""
-    distributed = _distributed()
-    if not distributed:
-        return value
-    values = [value]
-    distributed.broadcast_object_list(values, src=0)
-    return values[0]
-
-
 def run_on_first(work: Callable[[], Any]) -> Any:
     """Call `work` on rank 0, and return its result or raise its error on all ranks."""
     result: Any = None
     if not rank():
         try:
-            result = _Result(work())
+            result = (work(),)
         except Exception as error:
             if size() == 1:
                 raise
@@ -69,14 +59,14 @@ def run_on_first(work: Callable[[], Any]) -> Any:
                 if isinstance(error, CheckpointError)
                 else CheckpointError(f"{type(error).__name__}: {error}", where="rank 0")
             )
-    result = broadcast(result)
+    distributed = _distributed()
+    if distributed:
+        results = [result]
+        distributed.broadcast_object_list(results, src=0)
+        result = results[0]
     if isinstance(result, CheckpointError):
         raise result
-    return result.value
-
-
-class _Result(NamedTuple):
-    value: Any
+    return result[0]
 
 
 class Agreement:

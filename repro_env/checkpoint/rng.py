@@ -26,37 +26,33 @@ def capture(*, cuda: bool = True) -> dict[str, Any]:
 def restore(state: dict[str, Any]) -> None:
     """Restore the result of `capture`. Raises `CheckpointError` if the generators of this process are different."""
     try:
-        _restore(state)
+        if "python" in state:
+            import random
+
+            random.setstate(state["python"])
+        if "numpy" in state:
+            import numpy as np
+
+            np.random.set_state(state["numpy"])
+        if "torch" in state:
+            import torch
+
+            torch.set_rng_state(state["torch"])
+            if "cuda" in state:
+                devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
+                if devices != len(state["cuda"]):
+                    raise CheckpointError(
+                        f"the checkpoint was written with {len(state['cuda'])} CUDA devices, but {devices} are visible",
+                        where="resume",
+                        hint="set CUDA_VISIBLE_DEVICES to the same number of devices",
+                    )
+                torch.cuda.set_rng_state_all(state["cuda"])
     except (TypeError, ValueError, RuntimeError, IndexError, KeyError) as error:
         raise CheckpointError(
             f"the state of the random generators does not fit: {error}",
             where="resume",
             hint="use the same versions of Python, NumPy and torch as in the checkpoint",
         ) from error
-
-
-def _restore(state: dict[str, Any]) -> None:
-    if "python" in state:
-        import random
-
-        random.setstate(state["python"])
-    if "numpy" in state:
-        import numpy as np
-
-        np.random.set_state(state["numpy"])
-    if "torch" in state:
-        import torch
-
-        torch.set_rng_state(state["torch"])
-        if "cuda" in state:
-            devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
-            if devices != len(state["cuda"]):
-                raise CheckpointError(
-                    f"the checkpoint was written with {len(state['cuda'])} CUDA devices, but {devices} are visible",
-                    where="resume",
-                    hint="set CUDA_VISIBLE_DEVICES to the same number of devices",
-                )
-            torch.cuda.set_rng_state_all(state["cuda"])
 
 
 def has_state(part: Any) -> bool:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
+import signal
 import sys
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple, NoReturn, Optional
 
 from repro_env.checkpoint import buckets, files, manifest, ranks, rng, values
 from repro_env.checkpoint import parts as of_parts
 from repro_env.checkpoint.directory import Directory, find, parse_best, write_error
 from repro_env.checkpoint.errors import CheckpointError, CheckpointWarning
 from repro_env.checkpoint.gradients import Gradients
-from repro_env.checkpoint.interrupts import Interrupts, leave
+from repro_env.checkpoint.interrupts import Interrupts
 from repro_env.checkpoint.loaders import TrackedLoader, differences
 from repro_env.checkpoint.manifest import Opened
 
@@ -103,7 +105,6 @@ class Checkpoint:
         self._loader: Optional[TrackedLoader] = None
         self._batch = 0
         self._in_epoch = self._looped = False
-        self._iterator: Any = None
         self._agree = ranks.Agreement()
         self._last = time.monotonic()
         self._interrupts = Interrupts()
@@ -161,7 +162,7 @@ class Checkpoint:
                 )
             self._batch = position.batch
             iterator = tracked.resume(position.loader, position.batch, position.rng)
-        self._loader, self._iterator, self._looped = tracked, iterator, self._in_epoch
+        self._loader, self._looped = tracked, self._in_epoch
         last_steps = self.steps
         try:
             while True:
@@ -179,7 +180,7 @@ class Checkpoint:
                 last_steps = self.steps
                 yield batch
         finally:
-            self._loader = self._iterator = None
+            self._loader = None
         if not self._in_epoch:
             self.epoch += 1
             self._batch = 0
@@ -249,11 +250,12 @@ class Checkpoint:
                 raise state
 
         def fill(hidden: str) -> dict[str, Any]:
-            written = of_parts.write(self._parts, self.values, hidden, step=self.steps)
+            names, written = of_parts.write(self._parts, self.values, hidden, step=self.steps)
             for rank, state in enumerate(states):
                 name = _rank_file(rank)
-                written.files[name] = files.write(os.path.join(hidden, name), [state])
-            return {**self._facts(), **written.facts()}
+                written[name] = files.write(os.path.join(hidden, name), [state])
+            contents = {name: file._asdict() for name, file in written.items()}
+            return {**self._facts(), "parts": names, "files": contents}
 
         return self._directory.add(self.steps, fill)
 
@@ -264,7 +266,6 @@ class Checkpoint:
             "step": self.steps,
             "epoch": self.epoch,
             "batch": self._batch if self._loader else None,
-            "created": manifest.now(),
             "parent": self._parent,
             "metrics": self._metrics,
             "loader": self._loader.facts() if self._loader else None,
@@ -335,8 +336,17 @@ class Checkpoint:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _leave(self, number: int) -> None:
-        leave(number, self.steps, self._iterator, tell=not ranks.rank())
+    def _leave(self, number: int) -> NoReturn:
+        """Exit with the status of the signal, after a checkpoint was written. Raises `SystemExit`."""
+        # Otherwise the process would wait at exit for the workers of an unfinished iteration.
+        shutdown = getattr(self._loader.iterator, "_shutdown_workers", None) if self._loader else None
+        if callable(shutdown):
+            with contextlib.suppress(Exception):
+                shutdown()
+        if not ranks.rank():
+            name = signal.Signals(number).name
+            sys.stderr.write(f"repro-env: received {name}, saved at step {self.steps}, exiting\n")
+        raise SystemExit(128 + number)
 
 
 def _rank_file(rank: int) -> str:
