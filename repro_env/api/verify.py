@@ -30,7 +30,6 @@ from repro_env.compare.outputs.verdict import Promise, Repetition, Verdict
 from repro_env.runs.execution import streams
 from repro_env.runs.records import records
 from repro_env.runs.records.records import Run
-from repro_env.runs.start import snapshot
 from repro_env.runs.start.request import RunOptions
 from repro_env.sandbox import plan
 from repro_env.sandbox.runner import Runner
@@ -106,9 +105,7 @@ def verify(
     given = None if source is None else Path(source).resolve()
     run_spec = rerun.restore_source(first, run_spec, spec_directory, here=here, runs=searched, store=store, given=given)
     note = f"verifies {first.short}" if keep else ""
-    options = rerun.request(first, variables, variables_file, environ, note=note, runner=runner)
-    start = msgspec.structs.replace(first.start, source=snapshot.drop_missing(first.start.source, store))
-    options = msgspec.structs.replace(options, data=(*options.data, *unrecorded), recorded=start)
+    options = rerun.request(first, unrecorded, variables, variables_file, environ, note=note, runner=runner, store=store)
     promise = judging.predict(first.start, end, _here(first, run_spec, options, [target for _, target in unrecorded]))
     kinds = outputs.kinds(left, globs)
     if "result" not in kinds:

@@ -19,46 +19,34 @@ from repro_env.schema.environment import Variable
 from repro_env.schema.errors import DataError, RecordError, ReproEnvError, SourceError, SpecError, UsageError
 from repro_env.schema.progress import Tell
 from repro_env.schema.redact import REDACTED
-from repro_env.schema.run import DataFact, End, Mount, RunnerName
-from repro_env.schema.spec import Data, Spec
+from repro_env.schema.run import End, Mount, RunnerName
+from repro_env.schema.spec import Data, Source, Spec
 from repro_env.store.store import Store
 
 
 def end_of(run: Run) -> End:
     """Return the end of a run. Raises `RecordError` if the run cannot be repeated."""
+
+    def refused(what: str, hint: str, where: str = run.directory.name) -> RecordError:
+        return RecordError(what, where=where, hint=hint)
+
     if run.state == "running":
-        raise RecordError("this run is still running", where=run.directory.name, hint="wait until it ends")
+        raise refused("this run is still running", "wait until it ends")
     if run.end is None:
-        raise RecordError(
-            "this run was interrupted, so its results are not recorded",
-            where=run.directory.name,
-            hint="verify a run that ended by itself",
-        )
+        raise refused("this run was interrupted, so its results are not recorded", "verify a run that ended by itself")
     start_file = run.directory / "start.json"
     if run.end.start not in (None, f"sha256:{sha256_of(start_file)}"):
-        raise RecordError(
-            "this file was changed after the run: end.json has a different digest for it",
-            where=str(start_file),
-            hint="restore it from a backup",
-        )
-    if run.end.outcome.signal:
-        raise RecordError(
-            f"this run was ended by signal {run.end.outcome.signal}, so it stopped at an arbitrary point",
-            where=run.directory.name,
-            hint="verify a run that ended by itself",
-        )
+        what = "this file was changed after the run: end.json has a different digest for it"
+        raise refused(what, "restore it from a backup", str(start_file))
+    if signal := run.end.outcome.signal:
+        what = f"this run was ended by signal {signal}, so it stopped at an arbitrary point"
+        raise refused(what, "verify a run that ended by itself")
     if any(REDACTED in word for word in run.start.command):
-        raise RecordError(
-            "the command of this run has a secret, which records do not store",
-            where=run.directory.name,
-            hint="run it again, pass the secret with --env NAME, and verify that run",
-        )
+        what = "the command of this run has a secret, which records do not store"
+        raise refused(what, "run it again, pass the secret with --env NAME, and verify that run")
     if not run.start.exact:
-        raise RecordError(
-            "the command of this run has several lines, which records do not store",
-            where=run.directory.name,
-            hint="put the code into a file, run that, and verify that run",
-        )
+        what = "the command of this run has several lines, which records do not store"
+        raise refused(what, "put the code into a file, run that, and verify that run")
     return run.end
 
 
@@ -119,54 +107,58 @@ def restore_source(
     fact, source = run.start.source, spec.observed.source
     if source is None:
         raise SourceError("this spec has no source", where=str(spec_directory), hint="capture again with --source DIR")
-    if fact.path != source.path:  # captured again elsewhere later: the run saw its code at the earlier path
-        source = msgspec.structs.replace(source, path=fact.path)
-        spec = msgspec.structs.replace(spec, observed=msgspec.structs.replace(spec.observed, source=source))
-    if given is not None and not _bring_source(run, spec, spec_directory, [given], runs, store):
+    # If it was captured again elsewhere later, the run saw its code at the earlier path.
+    source = msgspec.structs.replace(source, path=fact.path)
+    spec = _observed(spec, source=source)
+    places: list[Path | None] = [given] if given is not None else []
+    if given is None and store.layers.path(fact.digest) is None:
+        places = _candidates(run, spec, source, spec_directory, here, runs, store)
+    if places and not any(_has_source(run, spec, spec_directory, place, runs, store) for place in places):
+        problem, example = f"the code of this run ({fact.digest[:19]}…)", "for example a Git worktree of its commit"
+        if given is not None:
+            raise SourceError(
+                f"{problem} is not in this directory",
+                where=f"--source {given}",
+                hint=f"verify runs only the recorded code: name a directory that has it, {example}, or omit --source",
+            )
         raise SourceError(
-            f"the code of the run ({fact.digest[:19]}…) is not in this directory",
-            where=f"--source {given}",
-            hint="verify runs only the recorded code: name a directory that has it, for example a Git worktree of its commit, or omit --source",
-        )
-    if store.layers.path(fact.digest) is None and not _bring_source(
-        run, spec, spec_directory, _candidates(run, spec, spec_directory, here, runs, store), runs, store
-    ):
-        raise SourceError(
-            f"the code of this run ({fact.digest[:19]}…) was not found in the store, next to the spec or in its directory",
+            f"{problem} was not found in the store, next to the spec or in its directory",
             where=run.directory.name,
-            hint=f"restore the code in {sourcedirectory.source_directory(fact)}, or name a directory that has it, for example a Git worktree of its commit: --source DIR",
+            hint=f"restore the code in {sourcedirectory.source_directory(fact)}, or name a directory that has it, "
+            f"{example}: --source DIR",
         )
     tree = msgspec.structs.replace(source.tree, sha256=fact.digest)
-    observed = msgspec.structs.replace(spec.observed, source=msgspec.structs.replace(source, tree=tree))
-    return msgspec.structs.replace(spec, observed=observed)
+    return _observed(spec, source=msgspec.structs.replace(source, tree=tree))
 
 
-def _candidates(run: Run, spec: Spec, spec_directory: Path, here: Path, runs: Path, store: Store) -> list[Path | None]:
-    """Return the directories that may have the code of a run; None stands for the captured files."""
-    places: list[Path | None] = [runs.absolute().parent, here]
+def _observed(spec: Spec, **changes: object) -> Spec:
+    """Return a spec with other observations."""
+    return msgspec.structs.replace(spec, observed=msgspec.structs.replace(spec.observed, **changes))
+
+
+def _candidates(
+    run: Run, spec: Spec, source: Source, spec_directory: Path, here: Path, runs: Path, store: Store
+) -> list[Path | None]:
+    """Return the places that may have the code of a run; None stands for the captured files."""
+    directories = [runs.absolute().parent, here]
     with contextlib.suppress(ReproEnvError):  # the run's code may be found without the source directory
-        places.insert(0, sourcedirectory.choose(spec, spec_directory, store=store).path)
+        chosen = sourcedirectory.choose(spec, spec_directory, store=store).path
+        directories = [*([chosen] if chosen is not None else []), *directories]
     if sourcedirectory.is_trusted(spec, spec_directory, store):
-        places.insert(0, sourcedirectory.source_directory(run.start.source))
-    return [None, *places]
+        directories.insert(0, sourcedirectory.source_directory(run.start.source))
+    captured = [None] if source.tree.sha256 == run.start.source.digest else []
+    return [*captured, *dict.fromkeys(directories)]
 
 
-def _bring_source(run: Run, spec: Spec, spec_directory: Path, places: Sequence[Path | None], runs: Path, store: Store) -> bool:
-    """Copy the run's code into the store from the first place that has it; return whether a place has it."""
+def _has_source(run: Run, spec: Spec, spec_directory: Path, place: Path | None, runs: Path, store: Store) -> bool:
+    """Whether a place has the run's code. If so, the code is in the store afterwards."""
     fact, source = run.start.source, spec.observed.source
-    if source is None:
-        return False
-    directories = [path for path in dict.fromkeys(places) if path is not None and sourcedirectory.holds(source, path)]
-    captured = [None] if None in places and source.tree.sha256 == fact.digest else []
-    for directory in (*captured, *directories):
-        with contextlib.suppress(ReproEnvError, OSError):
-            without = () if directory is None else sourcedirectory.checkpoint_directories(run.start, directory)
+    with contextlib.suppress(ReproEnvError, OSError):
+        if source is not None and (place is None or sourcedirectory.holds(source, place)):
+            without = () if place is None else sourcedirectory.checkpoint_directories(run.start, place)
             restore = bool(fact.restored)
-            code = snapshot.take(
-                spec, spec_directory, directory=directory, runs=runs, store=store, without=without, restore=restore
-            )
-            if code.fact.digest == fact.digest:
-                return True
+            code = snapshot.take(spec, spec_directory, directory=place, runs=runs, store=store, without=without, restore=restore)
+            return code.fact.digest == fact.digest
     return False
 
 
@@ -184,22 +176,25 @@ def relocate_data(run: Run, given: Sequence[tuple[str, str]], here: Path) -> tup
 
 def expect_data(spec: Spec, run: Run) -> Spec:
     """Return the spec with the run's data as the expected data, which are checked again when the command starts."""
-    expected = tuple(
-        Data(path=fact.target, digest=fact.digest, files=0, size=0) for fact in run.start.data if fact.digest is not None
-    )
-    return msgspec.structs.replace(spec, observed=msgspec.structs.replace(spec.observed, data=expected))
+    expected = [Data(path=fact.target, digest=fact.digest, files=0, size=0) for fact in run.start.data if fact.digest is not None]
+    return _observed(spec, data=tuple(expected))
 
 
 def request(
     run: Run,
+    unrecorded: tuple[tuple[str, str], ...],
     env: tuple[tuple[str, str | None], ...],
     env_file: Path | None,
     environ: Mapping[str, str],
     *,
     note: str,
-    runner: RunnerName | None = None,
+    runner: RunnerName | None,
+    store: Store,
 ) -> RunOptions:
-    """Return the options that repeat a run. `runner`: None for the recorded one, or for the embedded one after a host run."""
+    """Return the options that repeat a run.
+
+    `unrecorded`: data that its record does not have. `runner`: None for the recorded one, or for the embedded one after a host run.
+    """
     start = run.start
     if start.term is not None:
         environ = {**environ, "TERM": start.term}
@@ -210,7 +205,7 @@ def request(
         environ=environ,
         runner=runner,
         gpus=start.gpus if runner == "docker" else 0,
-        data=tuple((fact.source, fact.target) for fact in start.data if fact.kind == "data"),
+        data=(*((fact.source, fact.target) for fact in start.data if fact.kind == "data"), *unrecorded),
         seed=start.seed,
         ranks=start.ranks,
         determinism=start.determinism,
@@ -222,17 +217,15 @@ def request(
         network=start.network and start.runner != "host",
         note=note,
         frozen=True,
-        recorded=start,
+        recorded=msgspec.structs.replace(start, source=snapshot.drop_missing(start.source, store)),
     )
 
 
 def threads_option(recorded: Sequence[Variable]) -> int | None:
     """Return the value of `--threads`: only this option sets all of these variables to one number (`sandbox.plan.threads`)."""
-    values = {variable.name: variable.value for variable in recorded}
-    counts = set(values.values())
-    if values.keys() == plan.THREADS and len(counts) == 1 and (count := counts.pop()).isdigit():
-        return int(count)
-    return None
+    counts = {variable.value for variable in recorded}
+    is_option = {variable.name for variable in recorded} == plan.THREADS and len(counts) == 1
+    return int(count) if is_option and (count := counts.pop()).isdigit() else None
 
 
 def data_problems(run: Run, store: Store, tell: Tell) -> list[str]:
@@ -240,29 +233,22 @@ def data_problems(run: Run, store: Store, tell: Tell) -> list[str]:
     from repro_env.environment.source.data import look
 
     problems = []
-    for fact in run.start.data:
-        if fact.kind != "data":
-            continue
+    for fact in (fact for fact in run.start.data if fact.kind == "data"):
         if fact.digest is None:  # without this check a forged record could mount any directory of this machine
             problems.append(f"data {fact.source}: the record has no digest of these data, so they cannot be compared")
             continue
         try:
-            now = look(Path(fact.source), fact.target, store.hashes, tell).data
+            if look(Path(fact.source), fact.target, store.hashes, tell).data.digest != fact.digest:
+                problems.append(f"data {fact.source} have changed since the run")
         except DataError as error:
             problems.append(f"data {fact.source}: {error.what}")
-            continue
-        if now.digest != fact.digest:
-            problems.append(f"data {fact.source} have changed since the run")
     return problems
 
 
 def checkpoint_mounts(run: Run) -> list[Mount]:
     """Return the mounts of the run's checkpoint directories."""
-
-    def mount(fact: DataFact) -> Mount:
-        return Mount(kind="checkpoints", source=fact.source, target=fact.target)
-
-    return [mount(fact) for fact in run.start.data if fact.kind == "checkpoints"]
+    facts = (fact for fact in run.start.data if fact.kind == "checkpoints")
+    return [Mount(kind="checkpoints", source=fact.source, target=fact.target) for fact in facts]
 
 
 def copy_checkpoints(run: Run, to: Path) -> tuple[list[Mount], list[str]]:
