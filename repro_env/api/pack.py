@@ -101,7 +101,7 @@ def pack(
         image_id=opened.spec.expected.image_id,
         blobs=len(blobs),
         complete=needed <= {f"sha256:{name.removesuffix('.gz')}" for name in blobs},
-        fetched=sources.fetched,
+        fetched=sources.received.total,
     )
 
 
@@ -128,7 +128,7 @@ def collect(sources: Sources, spec: Spec, *, everything: bool, without: Collecti
                 files[path.name if path.suffix == ".gz" else hex_of(artifact.sha256)] = path
                 advance(artifact.size)
         except BaseException:
-            sources.stop()
+            sources.received.is_stopped = True
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     return files

@@ -62,7 +62,7 @@ def rebuild(spec: SpecName = None, *, dry_run: bool = False, store: Store | None
         return msgspec.structs.replace(done, plan=plan)
     build.run(plan, tell, "rebuilding")
     store.images.add((config.config(opened.spec.identity, diff_ids),))  # its digest is the image ID, which was checked before
-    return msgspec.structs.replace(done, plan=plan, fetched=build.sources.fetched, written=build.written)
+    return msgspec.structs.replace(done, plan=plan, fetched=build.sources.received.total, written=build.written.total)
 
 
 def present(spec: Spec, directory: Path, store: Store) -> bool:

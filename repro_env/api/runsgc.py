@@ -79,7 +79,6 @@ def collect(runs: Path, words: Sequence[str], *, store: Store, dry_run: bool, te
         removed = tuple(RemovedRun(run, _size(run.directory)) for run in plan.remove)
         return Collected(plan.keep, removed, tuple(broken), (), unused_specs, dry_run=True)
     records.tidy(runs)
-    specs.tidy(runs)
     names = {run.directory.name for run in readable} | {run.directory.name for run in broken}
     doomed = [RemovedRun(run, _size(run.directory)) for run in reversed(plan.remove)]
     gone, failed = _remove(runs, doomed, names, tell)

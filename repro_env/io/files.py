@@ -313,18 +313,13 @@ class FileContents:
             fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             try:
                 _check_key(fd, key, path)
-                while True:
-                    limit = min(CHUNK, remaining + 1)
-                    chunk = os.read(fd, limit)
+                while chunk := os.read(fd, min(CHUNK, remaining + 1)):
                     remaining -= len(chunk)
                     if remaining < 0:
                         what = "this file became longer while it was being read"
                         raise ArtifactError(what, where=path, hint="stop the process that writes to it, then try again")
-                    if chunk:
-                        yield chunk
-                    if not chunk or (remaining == 0 and len(chunk) < limit):
-                        _check_key(fd, key, path)
-                        return  # the caller checks the number of bytes
+                    yield chunk
+                _check_key(fd, key, path)  # the caller checks the number of bytes
             finally:
                 os.close(fd)
         except OSError as error:

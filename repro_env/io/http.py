@@ -172,14 +172,8 @@ class RangeFile(io.RawIOBase):
             raise RangesRefusedError
         self._parts[start] = part
 
-    def readable(self) -> bool:
-        return True
-
     def seekable(self) -> bool:
         return True
-
-    def tell(self) -> int:
-        return self._position
 
     def seek(self, offset: int, whence: int = 0) -> int:
         start = (0, self._position, self._size)[whence]
@@ -196,11 +190,6 @@ class RangeFile(io.RawIOBase):
             parts.append(part)
             self._position += len(part)
         return b"".join(parts)
-
-    def readinto(self, buffer: Any) -> int:
-        part = self.read(len(buffer))
-        buffer[: len(part)] = part
-        return len(part)
 
     def _part(self, position: int, end: int) -> bytes:
         """Return bytes from `position` up to `end` or less, and fetch them if necessary."""
@@ -358,7 +347,7 @@ def network_error(error: BaseException, url: str) -> NetworkError:
 
 
 def is_temporary(error: BaseException) -> bool:
-    """Whether another try may succeed. An invalid certificate, host name or URL is permanent."""
+    """Whether another try may succeed after an error or its `NetworkError`. An invalid certificate, host name or URL stays."""
     kinds = class_names(error)
     return "OSError" in kinds and not kinds & (_MALFORMED | _NO_NAME | {"SSLCertVerificationError"})
 

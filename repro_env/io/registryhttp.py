@@ -68,9 +68,9 @@ class Web:
             last = attempt + 1 == max_tries
             try:
                 response = self._follow(method, url, dict(headers or {}), authorization, body)
-            except _TemporaryError as failure:
-                if last:
-                    raise failure.error from None
+            except NetworkError as error:
+                if last or not is_temporary(error):
+                    raise
                 self.pause(attempt)
                 continue
             if response.status_code not in AGAIN or last:
@@ -144,16 +144,7 @@ class Web:
                 raise source.error from None
             if not isinstance(error, (OSError, ValueError, _requests().exceptions.BaseHTTPError)):
                 raise
-            failure = network_error(error, url)
-            raise (_TemporaryError(failure) if is_temporary(error) else failure) from None
-
-
-class _TemporaryError(Exception):
-    """A failure after which another try may succeed."""
-
-    def __init__(self, error: NetworkError) -> None:
-        super().__init__(str(error))
-        self.error = error
+            raise network_error(error, url) from None
 
 
 class Source:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import posixpath
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated
 
 import msgspec
@@ -143,12 +143,7 @@ def marker(identity: Identity) -> list[Member]:
     entries.append(Entry(paths.inside(paths.MARKER), "file", size=len(text), sha256=hashlib.sha256(text).hexdigest()))
     if not identity.layout.in_place:
         entries.append(Entry(paths.inside(identity.layout.prefix), "link", target=paths.ENVIRONMENT))
-    return list(_with_content(sort_with_parents(entries), text))
-
-
-def _with_content(entries: Iterable[Entry], text: bytes) -> Iterator[Member]:
-    for entry in entries:
-        yield entry, ([text] if entry.kind == "file" else ())
+    return [(entry, [text] if entry.kind == "file" else ()) for entry in sort_with_parents(entries)]
 
 
 def lower_layers(identity: Identity) -> list[Layer]:

@@ -10,7 +10,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from pathlib import Path
-from threading import Event, Lock, Semaphore
+from threading import Semaphore
 from typing import Literal, Protocol
 
 from msgspec.structs import replace
@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from repro_env.delivery.builder import layers
 from repro_env.delivery.builder.content import Content, Group, Marker, Part, SourceTree, Tree
 from repro_env.delivery.builder.layers import Artifact, Task, label
-from repro_env.delivery.builder.sources import DOWNLOADS, Item, Origin, Sources, StoppedError
+from repro_env.delivery.builder.sources import DOWNLOADS, Counter, Item, Origin, Sources
 from repro_env.oci import wheel as rule
 from repro_env.schema import codec
 from repro_env.schema.artifact import Size, TreeBlob, Wheel
@@ -82,7 +82,7 @@ class Build:
         self.tasks = layers.tasks(spec)
         self.made: list[Task] = []
         """The layers that the sink did not have."""
-        self.written = 0
+        self.written = Counter()
         """Bytes that were given to the sink."""
         self.sources = Sources(spec, directory, store)
         self._spec = spec
@@ -98,8 +98,6 @@ class Build:
         self._sizes: dict[str, int] = {}
         self._complete: set[str] = set()
         """Diff IDs of layers that were fetched complete."""
-        self._lock = Lock()
-        self._stopped = Event()
         self._processors = Semaphore(len(os.sched_getaffinity(0)))
 
     def plan(self, *, ask: bool) -> Plan:
@@ -142,7 +140,8 @@ class Build:
         Raises `ArtifactError`, `NetworkError`, `DiskError`, `BuildError`. Layers that are complete are kept.
         """
         with self.sources, self._store.temp.directory() as scratch, tell.progress(plan.fetch + plan.write, what) as advance:
-            self._tell, self._scratch, self._advance, self.sources.advance = tell, SpecBlobs(scratch / "blobs"), advance, advance
+            self._tell, self._scratch = tell, SpecBlobs(scratch / "blobs")
+            self.written.advance = self.sources.received.advance = advance
             pending = sorted(filter(self._is_needed, self.tasks), key=lambda task: -task.size)
             with ThreadPoolExecutor(max(len(pending), 1)) as pool:
                 futures = [pool.submit(self._make, task) for task in pending]
@@ -150,8 +149,7 @@ class Build:
                     for future in as_completed(futures):
                         future.result()
                 except BaseException:
-                    self._stopped.set()
-                    self.sources.stop()
+                    self.written.is_stopped = self.sources.received.is_stopped = True
                     pool.shutdown(cancel_futures=True)
                     raise
         unchecked = {task.kind for task in self.tasks if task.diff_id in self._complete}
@@ -237,20 +235,13 @@ class Build:
         try:
             with self._processors, ExitStack() as stack:
                 content = Group(task.diff_id, found, self._store, stack) if isinstance(found, tuple) else found
-                self._sink.put(task, content, self._count)
+                self._sink.put(task, content, self.written.add)
                 if isinstance(content, Group):
                     self._sizes.update(content.sizes)
                     facts = LayerFacts(diff_id=task.diff_id, sizes=content.sizes)
                     self._store.facts.put(_LAYER_FACTS, self._key(task), codec.canonical(facts))
         except (ArtifactError, BuildError) as error:
             raise type(error)(f"{task.label}: {error.what}", where=error.where, hint=error.hint) from None
-
-    def _count(self, count: int, /) -> None:
-        if self._stopped.is_set():
-            raise StoppedError
-        with self._lock:
-            self.written += count
-        self._advance(count)
 
     def _usable_facts(self, artifact: Artifact) -> rule.Facts | None:
         return self._facts_of(artifact) if self._sink.accepts_installed_files else None

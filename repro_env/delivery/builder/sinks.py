@@ -154,6 +154,6 @@ def send(
         layers=layers,
         where=output.finish(image),
         made=tuple(sink.packed[task.diff_id].diff_id for task in build.made),
-        fetched=build.sources.fetched,
-        sent=build.written,
+        fetched=build.sources.received.total,
+        sent=build.written.total,
     )

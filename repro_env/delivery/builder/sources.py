@@ -10,7 +10,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from threading import Event, Lock, Semaphore
+from threading import Lock, Semaphore
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -86,18 +86,35 @@ class StoppedError(Exception):
     """The build was stopped, because the user interrupted it or because another layer failed."""
 
 
+class Counter:
+    """Counts the bytes of several threads, and ends them."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.advance: Advance = lambda _count: None
+        """Called with each number of bytes."""
+        self.is_stopped = False
+        """If this is set, the next `add` of each thread raises `StoppedError`."""
+        self._lock = Lock()
+
+    def add(self, count: int, /) -> None:
+        if self.is_stopped:
+            raise StoppedError
+        with self._lock:
+            self.total += count
+        self.advance(count)
+
+
 class Sources:
     """Finds and fetches what the image of a spec is made of. Safe to use from several threads."""
 
     def __init__(self, spec: Spec, directory: Path, store: Store) -> None:
         """`directory` holds the spec and `blobs/`."""
         self.blobs = SpecBlobs(directory / "blobs")
-        self.copies = Copies(directory, self._received)
-        """The registries in `remote.json`."""
-        self.advance: Advance = lambda _count: None
-        """Called with the number of downloaded bytes."""
-        self.fetched = 0
+        self.received = Counter()
         """Bytes downloaded, including those of an index on this machine."""
+        self.copies = Copies(directory, self.received.add)
+        """The registries in `remote.json`."""
         self._spec = spec
         self._store = store
         self._hints = {hint.sha256: hint for hint in (*spec.hints.wheels, *spec.hints.packages)}
@@ -105,7 +122,6 @@ class Sources:
         self._index_cache: Indexes | None = None
         self._lock = Lock()
         self._downloads = Semaphore(DOWNLOADS)
-        self._stopped = Event()
         self._is_offline = False
         """Whether a server did not answer. Then no other server is contacted if registries have all layers."""
 
@@ -115,22 +131,11 @@ class Sources:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def stop(self) -> None:
-        """Make running downloads end soon."""
-        self._stopped.set()
-
     def close(self) -> None:
         """Close connections; the next request opens new ones."""
         self.copies.close()
         if self._session_cache is not None:
             self._session_cache.close()
-
-    def _received(self, count: int) -> None:
-        if self._stopped.is_set():
-            raise StoppedError
-        with self._lock:
-            self.fetched += count
-        self.advance(count)
 
     # Wheels and conda packages
 
@@ -259,7 +264,7 @@ class Sources:
             if remaining < 0:
                 what = f"the server sends more than the {artifact.size} bytes of {artifact.filename}"
                 raise ArtifactError(what, where=str(location), hint=_CHANGED)
-            self._received(len(chunk))
+            self.received.add(len(chunk))
             yield chunk
 
     @property

@@ -27,7 +27,6 @@ SUBDIRECTORY = "specs"
 FILE = "spec.json"
 _NAME = re.compile(r"sha256-[0-9a-f]{64}")
 """The specs in the store have different directory names and do not belong to a project."""
-_REMOVED = ".gone-"
 _LARGEST = 256 << 20
 """The largest spec that is read, in bytes. Usual specs have up to a few MB."""
 _GRACE_PERIOD = 3600.0
@@ -127,21 +126,12 @@ def mentioned(directory: Path) -> set[str]:
 def remove(spec: StoredSpec) -> None:
     """Remove a stored spec. Raises `OSError`.
 
-    The directory is renamed first, so that a partly removed spec does not look like a spec.
+    Its file is removed first, so that a partly removed spec does not look like a spec. It is listed, and removed later.
     """
-    hidden = spec.directory.with_name(f"{_REMOVED}{spec.directory.name}")
-    spec.directory.rename(hidden)
-    remove_tree(hidden)
+    (spec.directory / FILE).unlink(missing_ok=True)
+    remove_tree(spec.directory)
     with contextlib.suppress(OSError):
         spec.directory.parent.rmdir()  # if it is empty
-
-
-def tidy(runs: Path) -> None:
-    """Finish removals that were killed. Directories that cannot be removed stay."""
-    for path in (runs / SUBDIRECTORY).glob(f"{_REMOVED}*"):
-        if path.is_dir() and not path.is_symlink():
-            with contextlib.suppress(OSError):
-                remove_tree(path)
 
 
 def _bytes(path: Path) -> bytes | None:
