@@ -104,6 +104,7 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command line. Returns the exit code. Raises `ReproEnvError`; `UsageError` for a wrong command line."""
     name = next((word for word in arguments if not word.startswith("-")), "")
     command = parser(arguments[0] if arguments else None)
+    in_json, messages.Screen.json = messages.Screen.json, False  # `ci` runs other commands
     try:
         with (
             contextlib.nullcontext() if name in _TRANSPARENT else messages.say.command(name),
@@ -117,6 +118,8 @@ def run(arguments: Sequence[str]) -> int:
             raise _usage(error, name) from None
         messages.say.warn(message.rstrip("\n"))  # the help of a group that was called without a command
         return int(error.exit_code)
+    finally:
+        messages.Screen.json = in_json
     return code if isinstance(code, int) else 0
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from repro_env.cli.ui import messages
-from repro_env.cli.ui.options import JsonOption, parse_mounts, parse_source, value
+from repro_env.cli.ui.options import parse_mounts, parse_source, value
 
 if TYPE_CHECKING:
     from repro_env.api.capture import CaptureResult
@@ -59,7 +59,6 @@ def command(
     not_secret: Annotated[
         list[str] | None, value("GLOB", "Capture these files even if they seem to contain a secret. Repeatable.")
     ] = None,
-    json: JsonOption = False,
 ) -> None:
     """Capture a Python environment in a spec, file for file, together with the code and the digests of the data.
 
@@ -85,9 +84,7 @@ def command(
         not_secret=not_secret or (),
         tell=messages.say,
     )
-    if json:
-        messages.json_result(_facts(result))
-    else:
+    if not messages.answer_in_json(_facts(result)):
         _print(result)
     where = "" if output == Path("repro") else f" {output}"
     messages.say(f"next: repro-env rebuild{where}, or repro-env show{where} for the complete content")

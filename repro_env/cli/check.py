@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from repro_env.cli.ui import messages
-from repro_env.cli.ui.options import AllOption, JsonOption, SourceOption, SpecArgument, parse_mounts, value
+from repro_env.cli.ui.options import AllOption, SourceOption, SpecArgument, parse_mounts, value
 from repro_env.schema.errors import UsageError
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ def command(
         value("SRC[:DST]", "Compare SRC with the captured data that runs see at DST. DST defaults to SRC. Repeatable."),
     ] = None,
     all_: AllOption = False,
-    json: JsonOption = False,
 ) -> None:
     """Compare the live environment, the code and the data with the spec, and list what changed since the capture.
 
@@ -72,18 +71,16 @@ def command(
         data=parse_mounts(data),
         tell=messages.say,
     )
-    if json:
-        messages.json_result(
-            checked.compared,
-            environment=checked.environment,
-            source=checked.source,
-            spec=location.directory / "spec.json",
-            spec_digest=location.spec.digest,
-        )
-    else:
+    if not messages.answer_in_json(
+        checked.compared,
+        environment=checked.environment,
+        source=checked.source,
+        spec=location.directory / "spec.json",
+        spec_digest=location.spec.digest,
+    ):
         _print(location.spec, location.directory, checked, all_=all_)
-    if not (checked.compared.same or json):
-        messages.say("next: repro-env capture, to accept the current state")
+        if not checked.compared.same:
+            messages.say("next: repro-env capture, to accept the current state")
     raise typer.Exit(0 if checked.compared.same else 1)
 
 

@@ -15,7 +15,7 @@ import typer
 from repro_env.cli import app as commands
 from repro_env.cli import exec as exec_command
 from repro_env.cli.ui import github, messages
-from repro_env.cli.ui.options import SPEC, JsonOption, value
+from repro_env.cli.ui.options import SPEC, value
 from repro_env.schema.errors import ReproEnvError, SandboxError, UsageError
 
 if TYPE_CHECKING:
@@ -85,7 +85,6 @@ def command(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the digests, the path of the store and a key for caching it; change nothing.")
     ] = False,
-    json: JsonOption = False,
 ) -> None:
     """Compare the checked-out code with the spec and rebuild the image. Optionally run a command, verify the run and push the image.
 
@@ -99,7 +98,8 @@ def command(
     """
     from repro_env.registry.reference import parse
 
-    report = _Report()
+    report, json = _Report(), messages.Screen.json
+    messages.Screen.json = False  # of `ci`, not of the command of --exec
     with github.pause_commands(os.environ):
         try:
             context = _parse(exec_, verify=verify)

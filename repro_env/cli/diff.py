@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from repro_env.cli.ui import messages
-from repro_env.cli.ui.options import AllOption, JsonOption
+from repro_env.cli.ui.options import AllOption
 
 if TYPE_CHECKING:
     from repro_env.api.diff import DiffResult, SideSummary
@@ -17,7 +17,6 @@ def command(
     left: Annotated[str, typer.Argument(help="A spec or a live environment.", metavar="A")],
     right: Annotated[str, typer.Argument(help="The spec or environment to compare with.", metavar="B")],
     all_: AllOption = False,
-    json: JsonOption = False,
 ) -> None:
     """Compare two environments, and list the differences.
 
@@ -38,9 +37,7 @@ def command(
     from repro_env.api.diff import diff
 
     comparison = diff(left, right, tell=messages.say)
-    if json:
-        messages.json_result(comparison)
-    else:
+    if not messages.answer_in_json(comparison):
         _print(comparison, all_=all_)
     raise typer.Exit(0 if comparison.same else 1)
 

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from repro_env.cli.ui import messages
-from repro_env.cli.ui.options import JsonOption, value
+from repro_env.cli.ui.options import value
 from repro_env.schema.errors import ReproEnvError
 
 if TYPE_CHECKING:
+    from repro_env.api.doctor import Diagnosis
     from repro_env.store.store import Store
 
 
@@ -20,7 +21,6 @@ def command(
         Path | None,
         value("DIR", "Check the directory in which runs will be stored. Default: the current directory.", "--for"),
     ] = None,
-    json: JsonOption = False,
 ) -> None:
     """Check whether this machine can run commands, and suggest fixes.
 
@@ -28,19 +28,17 @@ def command(
 
     Exit code 0: runs work on this machine. 1: they do not.
     """
-    raise typer.Exit(doctor(for_dir, json=json))
-
-
-def doctor(for_dir: Path | None, *, json: bool) -> int:
-    """Print the findings. Returns the exit code: 0 if `exec` works here, also with fallbacks, else 1."""
     from repro_env.api.doctor import examine
     from repro_env.store.store import Store
 
     store = Store.open()
     answer = examine(store.root, for_dir or Path.cwd())
-    if json:
-        messages.json_result(answer)
-        return 0 if answer.works else 1
+    if not messages.answer_in_json(answer):
+        _print(answer, store)
+    raise typer.Exit(0 if answer.works else 1)
+
+
+def _print(answer: Diagnosis, store: Store) -> None:
     width = max(len(finding.name) for finding in answer.findings)
     for finding in answer.findings:
         messages.result(f"{finding.state:9} {finding.name:{width}}  {finding.text}")
@@ -53,7 +51,6 @@ def doctor(for_dir: Path | None, *, json: bool) -> int:
         if answer.works
         else "runs in the image do not work on this machine until this is fixed"
     )
-    return 0 if answer.works else 1
 
 
 def _next_command(store: Store) -> str:

@@ -13,7 +13,6 @@ from repro_env.cli.ui import messages
 from repro_env.cli.ui.options import (
     EnvFileOption,
     EnvOption,
-    JsonOption,
     NetworkOption,
     SourceOption,
     SpecOption,
@@ -122,7 +121,6 @@ def command(
         Path | None,
         value("DIR", "Record the run in this directory. Default: runs/ next to the spec's directory.", parser=parse_path),
     ] = None,
-    json: JsonOption = False,
 ) -> None:
     """Run a command in the captured environment and record the run.
 
@@ -186,11 +184,10 @@ def run(options: Mapping[str, Any], command: Sequence[str]) -> int:
     """Run `repro-env exec`. Returns the exit code of the user's command. Raises `ReproEnvError`."""
     from repro_env.api.execute import execute
 
-    tell = Prefixed()
+    tell = messages.prefixed
     result = execute(command=command, **arguments(options), tell=tell)
     report_end(result, tell, runs=options["runs"])
-    if options["json"]:
-        messages.json_result(result.end)
+    messages.answer_in_json(result.end)
     return result.end.outcome.exit_code
 
 
@@ -227,22 +224,6 @@ def _parse_seed(text: str | None) -> Any:
         message = f'--seed must be an integer between 0 and 4294967295, or "random" (got "{text}")'
         raise UsageError(message, hint="for example: --seed 7")
     return int(text)
-
-
-class Prefixed:
-    """Print with the prefix `repro-env: `, because the command prints to stderr too."""
-
-    def __call__(self, text: str, /) -> None:
-        messages.say(f"repro-env: {text}")
-
-    def detail(self, text: str, /) -> None:
-        messages.say.detail(f"repro-env: {text}")
-
-    def warn(self, text: str, /) -> None:
-        messages.say.warn(f"repro-env: {text}")
-
-    def progress(self, total: int, label: str, /) -> Any:
-        return messages.say.progress(total, f"repro-env: {label}")
 
 
 def report_end(result: FinishedRun, tell: Tell, *, runs: Path | None = None) -> None:

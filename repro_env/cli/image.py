@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from repro_env.cli.ui import messages
-from repro_env.cli.ui.options import AllOption, JsonOption, SpecOption
+from repro_env.cli.ui.options import AllOption, SpecOption
 
 if TYPE_CHECKING:
     from repro_env.api.image import Verified
@@ -22,7 +22,6 @@ def verify(
     image: Annotated[str, typer.Argument(help="A directory, an archive, or an image in a registry.", metavar="IMAGE")],
     spec: SpecOption = None,
     all_: AllOption = False,
-    json: JsonOption = False,
 ) -> None:
     """Verify that an image is intact and matches its spec.
 
@@ -38,9 +37,7 @@ def verify(
     from repro_env.store.store import Store
 
     result = verify_image(image, spec, Path.cwd(), store=Store.open(), tell=messages.say)
-    if json:
-        messages.json_result(result)
-    else:
+    if not messages.answer_in_json(result):
         _print(result, all_=all_)
     raise typer.Exit(0 if result.good else 1)
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from repro_env.cli.ui import messages
-from repro_env.cli.ui.options import AllOption, JsonOption, parse_path, value
+from repro_env.cli.ui.options import AllOption, parse_path, value
 
 
 def command(
@@ -23,7 +23,6 @@ def command(
     ],
     runs: Annotated[Path | None, value("DIR", "Also search this directory of runs.", parser=parse_path)] = None,
     all_: AllOption = False,
-    json: JsonOption = False,
 ) -> None:
     """Show which run made a file and which runs used it: command, environment, code, data, parents and children.
 
@@ -36,10 +35,8 @@ def command(
     from repro_env.cli.ui import lineagepage
 
     answer = lineage(what, runs=runs, tell=messages.say)
-    if json:
-        spec = answer.spec
-        messages.json_result(answer, spec=None if spec is None else {"directory": spec.directory})
-    else:
+    spec = None if answer.spec is None else {"directory": answer.spec.directory}
+    if not messages.answer_in_json(answer, spec=spec):
         lineagepage.show(answer, complete=all_)
     if not answer.known:
         raise typer.Exit(1)

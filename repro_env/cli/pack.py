@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from repro_env.cli.ui import messages
-from repro_env.cli.ui.options import JsonOption
 
 
 def command(
@@ -27,7 +26,6 @@ def command(
     frozen: Annotated[
         bool, typer.Option("--frozen", help="Pack the captured code even if the code next to the spec differs from it.")
     ] = False,
-    json: JsonOption = False,
 ) -> None:
     """Write a spec and its files to one bundle file. Commands that take a SPEC, such as `rebuild`, `show` and `exec --spec`,
     accept the file in place of the directory.
@@ -42,9 +40,7 @@ def command(
     from repro_env.api.pack import pack
 
     bundle = pack(spec, file, everything=all_, frozen=frozen, tell=messages.say)
-    if json:
-        messages.json_result(bundle)
-    else:
+    if not messages.answer_in_json(bundle):
         messages.result(bundle.sha256)
     if bundle.complete:
         messages.say(f"wrote {file} ({messages.size(bundle.size)}); it contains everything that a rebuild needs")

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from repro_env.cli.ui import messages
-from repro_env.cli.ui.options import JsonOption, SpecOption
+from repro_env.cli.ui.options import SpecOption
 
 
 def command(
@@ -18,7 +18,6 @@ def command(
     frozen: Annotated[
         bool, typer.Option("--frozen", help="Push the captured code even if the code next to the spec differs from it.")
     ] = False,
-    json: JsonOption = False,
 ) -> None:
     """Push the image, the spec and the bundled files to a registry. Blobs that the registry already has are not sent.
 
@@ -33,14 +32,12 @@ def command(
     from repro_env.api.push import push
 
     result = push(reference, spec, frozen=frozen, tell=messages.say)
-    if json:
-        messages.json_result(result)
-    else:
+    if not messages.answer_in_json(result):
         messages.result(result.image)
     messages.say(
         f"sent {messages.size(result.sent)} in {result.blobs} blobs"
         if result.blobs
         else "nothing was sent: the registry has all blobs"
     )
-    if not json:
+    if not messages.Screen.json:
         messages.say(f"next: repro-env rebuild {result.reference}")

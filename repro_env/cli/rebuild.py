@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from repro_env.cli.ui import messages
-from repro_env.cli.ui.options import DryRunOption, JsonOption, SpecArgument, value
+from repro_env.cli.ui.options import DryRunOption, SpecArgument, value
 from repro_env.schema.errors import UsageError
 
 if TYPE_CHECKING:
@@ -43,7 +43,6 @@ def command(
         ),
     ] = None,
     dry_run: DryRunOption = False,
-    json: JsonOption = False,
 ) -> None:
     """Build the exact image that a spec describes, and print its ID.
 
@@ -71,8 +70,7 @@ def command(
         result = send(
             location, target, dry_run=dry_run, source=with_source, frozen=frozen, user=user, store=store, tell=messages.say
         )
-    if json:
-        messages.json_result(result)
+    if messages.answer_in_json(result):
         return
     if dry_run:
         _show(result.plan)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from repro_env.cli.ui import messages
-from repro_env.cli.ui.options import DryRunOption, JsonOption, RunsOption, find_runs, runs_option, value
+from repro_env.cli.ui.options import DryRunOption, RunsOption, find_runs, runs_option, value
 
 if TYPE_CHECKING:
     from repro_env.api.audit import Audit
@@ -36,7 +36,6 @@ def audit(
         bool, typer.Option("--ask", help="Also ask servers whether they still have the files that a rebuild would download.")
     ] = False,
     runs: RunsOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Check that all recorded files still exist.
 
@@ -50,9 +49,7 @@ def audit(
 
     directory = find_runs(runs)
     result = use_case.audit(directory, run_ids or [], here=Path.cwd(), store=Store.open(), ask=ask, tell=messages.say)
-    if json:
-        messages.json_result(result)
-    else:
+    if not messages.answer_in_json(result):
         for line in _lines(result.findings):
             messages.result(line)
         messages.result(_summary(result))
@@ -75,7 +72,6 @@ def gc(
     ] = None,
     dry_run: DryRunOption = False,
     runs: RunsOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Remove the runs that match no rule.
 
@@ -86,9 +82,7 @@ def gc(
 
     directory = find_runs(runs)
     result = use_case.collect(directory, keep or [], store=Store.open(), dry_run=dry_run, tell=messages.say)
-    if json:
-        messages.json_result(result)
-    else:
+    if not messages.answer_in_json(result):
         _print(result, keep or [], runs)
     raise typer.Exit(1 if result.failed else 0)
 

@@ -12,7 +12,6 @@ from repro_env.cli import retention, runscompare
 from repro_env.cli.ui import messages
 from repro_env.cli.ui.options import (
     AllOption,
-    JsonOption,
     RunArgument,
     RunsOption,
     find_run,
@@ -42,7 +41,6 @@ def list_(
         list[str] | None, value("TAG", "List only runs that have this tag. Repeatable: runs must have all tags.")
     ] = None,
     runs: RunsOption = None,
-    json: JsonOption = False,
 ) -> None:
     """List the runs, newest first."""
     from repro_env.api.runs import list_runs
@@ -51,8 +49,7 @@ def list_(
     listing = list_runs(directory, tell=messages.say)
     tags = set(tag or ())
     selected, unreadable = [run for run in listing.runs if tags <= set(run.tags or ())], listing.unreadable
-    if json:
-        messages.json_result({"runs": selected, "unreadable": unreadable})
+    if messages.answer_in_json({"runs": selected, "unreadable": unreadable}):
         return
     if selected:
         header = ("ID", "WHEN (UTC)", "COMMAND", "STATE", "TIME", "OUTPUTS")
@@ -74,7 +71,6 @@ def show(
     run_id: RunArgument = "latest",
     all_: AllOption = False,
     runs: RunsOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Show a run. The page has its command, environment, data, metrics, outputs and notes."""
     from repro_env.cli.ui import runpage
@@ -87,10 +83,9 @@ def show(
     except ReproEnvError as error:  # show the run even if its verdict cannot be read
         messages.error(error)
         verdict = None
-    if json:
-        facts = {"directory": str(run.directory), "state": run.state, "intact": run.intact, "start": run.start, "end": run.end}
-        tags = list(annotation.tags(annotations))
-        messages.json_result({**facts, "verified": verdict, "tags": tags, "annotations": list(annotations)})
+    facts = {"directory": str(run.directory), "state": run.state, "intact": run.intact, "start": run.start, "end": run.end}
+    tags = list(annotation.tags(annotations))
+    if messages.answer_in_json({**facts, "verified": verdict, "tags": tags, "annotations": list(annotations)}):
         return
     for line in runpage.lines(run, annotations, verdict, complete=all_):
         messages.result(messages.visible(line))
@@ -113,7 +108,6 @@ def get(
     ] = Path(),
     force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
     runs: RunsOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Copy outputs of a run to a directory."""
     from repro_env.api import runs as use_case
@@ -123,8 +117,7 @@ def get(
     if run.state == "interrupted":
         use_case.finish_interrupted(run, Store.open())
     copies = use_case.copy_outputs(run, glob, to.resolve(), force=force, tell=messages.say)
-    if json:
-        messages.json_result({"files": [str(path) for path in copies]})
+    if messages.answer_in_json({"files": [str(path) for path in copies]}):
         return
     for path in copies:
         messages.result(messages.visible(str(path)))
@@ -136,7 +129,6 @@ def get(
 def logs(
     run_id: RunArgument = "latest",
     runs: RunsOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Print the output of a run's command. Its stdout goes to stdout, its stderr to stderr."""
     from repro_env.api.runs import read_logs
@@ -144,7 +136,7 @@ def logs(
 
     directory = find_run(run_id, runs)
     lines = read_logs(directory)
-    if json:
+    if messages.Screen.json:
         by_name: dict[str, list[str]] = {}
         for name, line in lines:
             by_name.setdefault(name, []).append(line)
@@ -158,14 +150,12 @@ def rm(
     run_ids: Annotated[list[str], typer.Argument(help="Short IDs of runs, beginnings of their IDs, or `latest`.", metavar="ID")],
     force: Annotated[bool, typer.Option("--force", help="Also remove runs that are still running.")] = False,
     runs: RunsOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Remove runs with their outputs."""
     from repro_env.api import runs as use_case
 
     removed = use_case.remove(find_runs(runs), run_ids, force=force)
-    if json:
-        messages.json_result({"removed": [path.name for path in removed]})
+    if messages.answer_in_json({"removed": [path.name for path in removed]}):
         return
     for path in removed:
         messages.result(f"removed {path.name}")
@@ -178,40 +168,37 @@ def note(
     decision: Annotated[bool, typer.Option("--decision", help="Mark the note as a decision.")] = False,
     by: _By = "",
     runs: RunsOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Add a note to a run, with the current time. Notes are never overwritten."""
     from repro_env.api import runs as use_case
 
     directory = find_run(run_id, runs)
     annotation = use_case.note(directory, " ".join(words), decision=decision, by=by)
-    if json:
-        messages.json_result({"run": directory.name, "annotation": annotation})
+    if messages.answer_in_json({"run": directory.name, "annotation": annotation}):
         return
     messages.result(f"added a {annotation.kind} to {directory.name} at {annotation.written}")
     messages.say(f"next: repro-env runs show {run_id}{runs_option(runs)}")
 
 
-def tag(run_id: RunArgument, tags: _Tags, by: _By = "", runs: RunsOption = None, json: JsonOption = False) -> None:
+def tag(run_id: RunArgument, tags: _Tags, by: _By = "", runs: RunsOption = None) -> None:
     """Add tags to a run. `runs gc` never removes a run that has a tag."""
     from repro_env.api import runs as use_case
 
     directory = find_run(run_id, runs)
-    _print_tags(directory, use_case.tag(directory, tags, by=by), runs, json=json)
+    _print_tags(directory, use_case.tag(directory, tags, by=by), runs)
 
 
-def untag(run_id: RunArgument, tags: _Tags, by: _By = "", runs: RunsOption = None, json: JsonOption = False) -> None:
+def untag(run_id: RunArgument, tags: _Tags, by: _By = "", runs: RunsOption = None) -> None:
     """Remove tags from a run. Removed tags stay in the history."""
     from repro_env.api import runs as use_case
 
     directory = find_run(run_id, runs)
-    _print_tags(directory, use_case.untag(directory, tags, by=by), runs, json=json)
+    _print_tags(directory, use_case.untag(directory, tags, by=by), runs)
 
 
-def _print_tags(directory: Path, tags: tuple[str, ...], runs: Path | None, *, json: bool) -> None:
+def _print_tags(directory: Path, tags: tuple[str, ...], runs: Path | None) -> None:
     """Print the tags that the run has now."""
-    if json:
-        messages.json_result({"run": directory.name, "tags": list(tags)})
+    if messages.answer_in_json({"run": directory.name, "tags": list(tags)}):
         return
     messages.result(f"{directory.name}: {', '.join(tags) or 'no tags'}")
     messages.say(f"next: repro-env runs list{runs_option(runs)}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from repro_env.cli.ui import messages
-from repro_env.cli.ui.options import AllOption, JsonOption, RunsOption
+from repro_env.cli.ui.options import AllOption, RunsOption
 
 if TYPE_CHECKING:
     from repro_env.api.runscompare import Compared
@@ -28,7 +28,6 @@ def command(
     right: Annotated[str, typer.Argument(help=_RUN, metavar="B")],
     all_: AllOption = False,
     runs: RunsOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Compare two recorded runs. Command, config, seeds, settings, code, data, environment, metrics and outputs are compared.
 
@@ -40,9 +39,7 @@ def command(
     from repro_env.api.runscompare import compare_runs
 
     comparison = compare_runs(left, right, runs=runs)
-    if json:
-        messages.json_result(comparison)
-    else:
+    if not messages.answer_in_json(comparison):
         _print(comparison, complete=all_)
     raise typer.Exit(0 if comparison.same else 1)
 

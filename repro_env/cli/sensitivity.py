@@ -65,7 +65,11 @@ class Command(exec_command.SimilarCommand):
         from repro_env.store.store import Store
 
         check_command(command)
-        metric, tell, arguments = parse_metric(options["metric"]), exec_command.Prefixed(), exec_command.arguments(options)
+        metric, tell, arguments = (
+            parse_metric(options["metric"]),
+            messages.prefixed,
+            exec_command.arguments(options),
+        )
         arguments["store"] = store = Store.open()
         arguments["spec"] = location = open_spec(options["spec"], store=store, tell=tell)
 
@@ -76,9 +80,7 @@ class Command(exec_command.SimilarCommand):
 
         first = seed_of(arguments["seed"], location.spec)
         result = over_seeds(first, options["seeds"], metric, run=run_once, tell=tell)
-        if options["json"]:
-            messages.json_result(result)
-        else:
+        if not messages.answer_in_json(result):
             for line in page(result):
                 messages.result(messages.visible(line))
         for text in notes(result, options["runs"]):

@@ -19,7 +19,8 @@ def command() -> None:
 
 class Command(exec_command.SimilarCommand):
     usage = "[OPTIONS]"
-    excluded = ("module", "code", "trace", "parent", "tag", "note", "runs", "json")
+    has_answer = False
+    excluded = ("module", "code", "trace", "parent", "tag", "note", "runs")
 
     @staticmethod
     def run(options: Mapping[str, Any], command: Sequence[str]) -> int:
@@ -37,6 +38,6 @@ class Command(exec_command.SimilarCommand):
             messages.say(
                 "this shell runs in the captured environment; files that you write are discarded, except in --checkpoints"
             )
-            result = execute(command=["bash"], **arguments, tell=exec_command.Prefixed())
+            result = execute(command=["bash"], **arguments, tell=messages.prefixed)
         messages.say("next: repro-env exec COMMAND")
         return result.end.outcome.exit_code

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from repro_env.cli.ui import messages
-from repro_env.cli.ui.options import AllOption, JsonOption, SpecArgument
+from repro_env.cli.ui.options import AllOption, SpecArgument
 
 SHOWN = 10
 """Entries of a list that are shown without --all."""
@@ -12,7 +12,6 @@ SHOWN = 10
 def command(
     spec: SpecArgument = None,
     all_: AllOption = False,
-    json: JsonOption = False,
 ) -> None:
     """Show what a spec contains, what it does not contain, and which of its files are on this machine.
 
@@ -28,8 +27,7 @@ def command(
     from repro_env.cli.ui.page import Page
 
     shown = show(spec, tell=messages.say)
-    if json:
-        messages.json_result(shown)
+    if messages.answer_in_json(shown):
         return
     page = Page.of_stdout(most=None if all_ else SHOWN)
     specpage.add(shown, page)

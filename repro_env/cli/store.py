@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from repro_env.cli.ui import messages
-from repro_env.cli.ui.options import DryRunOption, JsonOption, value
+from repro_env.cli.ui.options import DryRunOption, value
 from repro_env.schema.errors import UsageError
 
 if TYPE_CHECKING:
@@ -32,14 +32,13 @@ group = typer.Typer(no_args_is_help=True)
 
 
 @group.command()
-def usage(json: JsonOption = False) -> None:
+def usage() -> None:
     """Show the disk usage of the store."""
     from repro_env.api import store as use_case
     from repro_env.store.store import Store
 
     result = use_case.measure(Store.open())
-    if json:
-        messages.json_result(result)
+    if messages.answer_in_json(result):
         return
     messages.result(f"{result.root}  {messages.size(result.size)}")
     rows = [(_WORDS[kind], f"{count:,}", messages.size(size)) for kind, (count, size) in result.kinds.items()]
@@ -64,7 +63,6 @@ def gc(
         ),
     ] = None,
     dry_run: DryRunOption = False,
-    json: JsonOption = False,
 ) -> None:
     """Remove entries that were not used recently. Entries that a run or build is using are kept."""
     from repro_env.api import store as use_case
@@ -73,8 +71,7 @@ def gc(
     most = None if max_size is None else parse_size(max_size)
     days = KEEP_DAYS if keep_days is None and most is None else keep_days
     result = use_case.collect(Store.open(), keep_days=days, max_size=most, dry_run=dry_run, tell=messages.say)
-    if json:
-        messages.json_result(result)
+    if messages.answer_in_json(result):
         return
     for line in _gc_lines(result, most):
         messages.result(line)

@@ -15,7 +15,6 @@ from repro_env.cli.ui.options import (
     AllOption,
     EnvFileOption,
     EnvOption,
-    JsonOption,
     NetworkOption,
     RunArgument,
     RunsOption,
@@ -92,7 +91,6 @@ def command(
     keep: Annotated[bool, typer.Option("--keep", help="Keep the new run with its outputs. Default: remove it.")] = False,
     all_: AllOption = False,
     runs: RunsOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Repeat a recorded run with its own spec, code, data and seed, and compare the outputs.
 
@@ -133,7 +131,6 @@ def command(
     128 + N: signal N ended the command.
     """
     from repro_env.api.verify import verify
-    from repro_env.cli.exec import Prefixed
     from repro_env.cli.ui.page import Page
 
     verification = verify(
@@ -150,12 +147,12 @@ def command(
         runner=runner,
         keep=keep,
         output=messages.Screen.level == "verbose",
-        tell=Prefixed(),
+        tell=messages.prefixed,
     )
     accepted = _accept(verification) if accept else None
-    if json:
-        messages.json_result({**facts(verification), "accepted": [added.text for added in accepted.added] if accepted else []})
-    else:
+    if not messages.answer_in_json(
+        {**facts(verification), "accepted": [added.text for added in accepted.added] if accepted else []}
+    ):
         page = Page.of_stdout(most=None if all_ or accept else _SHOWN)
         show(page, verification)
         if accepted is not None:
@@ -164,7 +161,7 @@ def command(
     _keep(verification, complete=all_)
     if verification.directory is None and verification.verdict.files and not verification.verdict.same:
         messages.say("the outputs of the new run were removed; use --keep to keep them")
-    if not json:
+    if not messages.Screen.json:
         messages.say(f"next: repro-env runs {next_command(verification)}{runs_option(runs)}")
     raise typer.Exit(128 + verification.stopped if verification.stopped else 0 if verification.verdict.same else 1)
 

@@ -10,6 +10,7 @@ import pytest
 from repro_env.cli import app
 from repro_env.compare.sensitivity import Spread
 from repro_env.schema import codec
+from repro_env.schema.errors import UsageError
 from tests.api.test_lineage import made, parent
 from tests.api.test_sensitivity import Runs
 
@@ -64,3 +65,15 @@ def test_the_answer_of_sensitivity_has_its_stable_keys() -> None:
     assert answer["runs"][0].keys() == {"seed", "id", "exit_code", "equal"}
     assert answer["metrics"][0].keys() == {"metric", "which", "spread", "missing"}
     assert answer["metrics"][0]["spread"].keys() == set(Spread.__struct_fields__)
+
+
+def test_the_option_json_holds_for_one_command(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    app.run(["runs", "list", "--json"])
+    assert capsys.readouterr().out.startswith("{")
+    app.run(["runs", "list"])
+    assert capsys.readouterr().out.startswith("ID")
+
+
+def test_shell_has_no_answer_in_json() -> None:
+    with pytest.raises(UsageError, match="no such option: --json"):
+        app.run(["shell", "--json"])

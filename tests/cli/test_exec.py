@@ -47,7 +47,7 @@ def arguments(*words: str) -> dict[str, Any]:
         ("-- -- x", {}, "-- x"),
         ("-m pkg.mod --json", {}, "-m pkg.mod --json"),
         ("-- -m pkg.mod --json", {}, "-m pkg.mod --json"),
-        ("--json -m pkg.mod -h", {"json": True}, "-m pkg.mod -h"),
+        ("--json -m pkg.mod -h", {}, "-m pkg.mod -h"),
         ("-c pass", {}, "-c pass"),
         ("-c pass -m -c", {}, "-c pass -m -c"),
         ("torchrun --nproc-per-node 2 train.py", {}, "torchrun --nproc-per-node 2 train.py"),

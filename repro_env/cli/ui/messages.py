@@ -32,11 +32,17 @@ _PERIOD = 0.2
 
 
 class Screen:
-    """Prints the messages of a command (`schema.progress.Tell`). There is one screen, with one level for all commands."""
+    """Prints the messages of a command (`schema.progress.Tell`). All screens have the same level."""
 
     level: ClassVar[Level] = "normal"
+    json: ClassVar[bool] = False
+    """Answer with one JSON object."""
     _status: ClassVar[_Status | None] = None
     """The last line of the terminal, which shows the current task."""
+
+    def __init__(self, prefix: str = "") -> None:
+        """`prefix`: the beginning of each message."""
+        self._prefix = prefix
 
     def __call__(self, text: str, /) -> None:
         """Print one or more lines on stderr, but not with --quiet."""
@@ -50,7 +56,7 @@ class Screen:
 
     def warn(self, text: str, /) -> None:
         """Print lines on stderr, also with --quiet."""
-        text = visible(text)
+        text = visible(self._prefix + text)
         if self._status is not None:
             self._status.print(f"{text}\n")
         elif sys.stderr is not None:
@@ -63,7 +69,7 @@ class Screen:
 
         The status line is not shown for tasks of less than a second, with --quiet, or if CI is set. It is removed afterwards.
         """
-        task = _Task(total, visible(label))
+        task = _Task(total, visible(self._prefix + label))
         if self._status is None and not _is_terminal():
             self.detail(f"{label} ({size(total)})" if total else label)
         with self._shown(task):
@@ -178,6 +184,8 @@ class _Status:
 
 
 say = Screen()
+prefixed = Screen("repro-env: ")
+"""For commands that run a command of the user, which prints to stderr too."""
 _: Tell = say
 
 
@@ -215,6 +223,13 @@ def styled(text: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         hint = "free some space, or redirect the output to another file"
         raise DiskError(f"standard output cannot be written: {error.strerror}", hint=hint) from None
+
+
+def answer_in_json(value: object, **more: object) -> bool:
+    """Print the answer as `json_result` does, but only with --json. Returns whether it was printed."""
+    if Screen.json:
+        json_result(value, **more)
+    return Screen.json
 
 
 def json_result(value: object, **more: object) -> None:

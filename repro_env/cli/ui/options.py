@@ -85,7 +85,6 @@ EnvFileOption = Annotated[Path | None, value("FILE", "Set variables from the lin
 NetworkOption = Annotated[bool, typer.Option("--network", help="Allow access to the network.")]
 AllOption = Annotated[bool, typer.Option("--all", help="Show complete lists. Default: the first entries of each list.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print what the command would do; change nothing.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 
 
 def find_runs(runs: Path | None) -> Path:
@@ -121,7 +120,12 @@ def _show_help(context: typer.Context, requested: bool) -> None:
         raise typer.Exit
 
 
+def _set_json(requested: bool) -> None:
+    messages.Screen.json = messages.Screen.json or requested
+
+
 def common(
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.", callback=_set_json)] = False,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Print only the result, warnings and errors.", callback=_apply("quiet"))
     ] = False,
@@ -130,7 +134,7 @@ def common(
         bool, typer.Option("--help", "-h", help="Show this message and exit.", callback=_show_help, is_eager=True)
     ] = False,
 ) -> None:
-    """Declare the options that every command has."""
+    """Declare the options that every command has. Groups and `shell` have no answer, and no --json."""
 
 
 def parameters(function: Callable[..., None]) -> list[Any]:
@@ -143,7 +147,7 @@ def parameters(function: Callable[..., None]) -> list[Any]:
 
 
 def add_common(command: Any) -> None:
-    """Add --quiet, --verbose and --help to a command and to all its subcommands."""
+    """Add the common options to a command and to all its subcommands."""
     options = parameters(common)
     for option in options:
         option.expose_value = False
@@ -151,6 +155,7 @@ def add_common(command: Any) -> None:
 
 
 def _add(command: Any, options: Sequence[Any]) -> None:
-    command.params += options
-    for subcommand in getattr(command, "commands", {}).values():
+    subcommands = getattr(command, "commands", {})
+    command.params += options if not subcommands and getattr(command, "has_answer", True) else options[1:]
+    for subcommand in subcommands.values():
         _add(subcommand, options)
