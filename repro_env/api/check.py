@@ -161,7 +161,7 @@ def _compare_variables(spec: Spec, environ: Mapping[str, str]) -> list[Differenc
     new_path = python_path(environ)
     if new_path != old_path:
         why = "Python imports modules from these directories"
-        differences.append(Difference(level="layout", what="PYTHONPATH", left=old_path, right=new_path, why=why))
+        differences.append(Difference("layout", "PYTHONPATH", old_path, new_path, why))
     return differences
 
 

@@ -87,18 +87,17 @@ def _compare_specs(left: Spec, right: Spec) -> list[Difference]:
     differences: list[Difference] = []
     if (old_seed := left.defaults.seed) != (new_seed := right.defaults.seed):
         why = "default of runs; the image is the same for every seed"
-        differences.append(Difference(level="numerics", what="seed", left=str(old_seed), right=str(new_seed), why=why))
+        differences.append(Difference("numerics", "seed", str(old_seed), str(new_seed), why))
     differences += code.differences_of_data(left.observed.data, right.observed.data)
     old, new = code.captured_code(left), code.captured_code(right)
     if old is not None and new is not None:
         differences += code.compare(old, new)
     elif old is not None or new is not None:
-        sides = ("" if side is None else f"{len(side.entries)} files" for side in (old, new))
-        differences.append(Difference(level="source", what="source", left=next(sides), right=next(sides)))
-    paths = [spec.observed.source.path for spec in (left, right) if spec.observed.source is not None]
-    if len(paths) == 2 and paths[0] != paths[1]:
-        why = "runs use this path for the code"
-        differences.append(Difference(level="source", what="directory", left=paths[0], right=paths[1], why=why, counts=False))
+        was, now = ("" if side is None else f"{len(side.entries)} files" for side in (old, new))
+        differences.append(Difference("source", "source", was, now))
+    was, now = ("" if spec.observed.source is None else spec.observed.source.path for spec in (left, right))
+    if was and now and was != now:
+        differences.append(Difference("source", "directory", was, now, "runs use this path for the code", counts=False))
     return differences
 
 

@@ -13,7 +13,7 @@ from repro_env.api.runs import find_runs_directory
 from repro_env.compare import runs as rules
 from repro_env.compare.environments import comparison as compare
 from repro_env.compare.environments import sides, trees
-from repro_env.compare.environments.difference import Difference, NotCompared, sort_differences
+from repro_env.compare.environments.difference import Difference, NotCompared, compare_values, sort_differences
 from repro_env.compare.environments.trees import changes, describe
 from repro_env.compare.outputs import results
 from repro_env.compare.outputs.judge import Judge
@@ -133,25 +133,22 @@ def _environment(left: Run, right: Run, here: Path, store: Store) -> tuple[list[
 
 def _digests(left: Start, right: Start) -> list[Difference]:
     pairs = (("spec digest", left.spec, right.spec), ("image ID", left.image, right.image))
-    return [Difference(level="digests", what=what, left=old, right=new) for what, old, new in pairs if old != new]
+    return [Difference("digests", what, old, new) for what, old, new in pairs if old != new]
 
 
 def _source(left: Run, right: Run, specs: list[Specs], store: Store) -> list[Difference]:
     """Return the files of the code that differ, or a single difference if the files are not known."""
     old, new = listings = [_listing(run, search, store) for run, search in zip((left, right), specs, strict=True)]
     if old is not None and new is not None:
-        return [
-            Difference(level="source", what=change.path, left=describe(change.left), right=describe(change.right))
-            for change in changes(old, new)
-        ]
+        return [Difference("source", change.path, describe(change.left), describe(change.right)) for change in changes(old, new)]
     names = " and ".join(run.short for run, listing in zip((left, right), listings, strict=True) if listing is None)
     return [
         Difference(
-            level="source",
-            what="files of the source",
-            left=left.start.source.digest[7:19],
-            right=right.start.source.digest[7:19],
-            why=f"their names are not known, because the code of {names} was not found",
+            "source",
+            "files of the source",
+            left.start.source.digest[7:19],
+            right.start.source.digest[7:19],
+            f"their names are not known, because the code of {names} was not found",
         )
     ]
 
@@ -175,12 +172,4 @@ def _listing(run: Run, specs: Specs, store: Store) -> Mapping[str, Entry] | None
 def _data(left: Start, right: Start) -> list[Difference]:
     """Return the mounted data that differ, by their path in the run."""
     old, new = ({fact.target: fact.digest for fact in start.data if fact.digest is not None} for start in (left, right))
-    return [
-        Difference(level="data", what=path, left=_short(old.get(path)), right=_short(new.get(path)))
-        for path in sorted(old.keys() | new.keys())
-        if old.get(path) != new.get(path)
-    ]
-
-
-def _short(digest: str | None) -> str:
-    return "" if digest is None else f"sha256 {digest[7:19]}"
+    return list(compare_values(old, new, "data", describe=lambda digest: f"sha256 {digest[7:19]}"))

@@ -127,10 +127,10 @@ _Item = tuple[_Key, str]
 def _different(left: Mapping[_Key, str], right: Mapping[_Key, str]) -> tuple[Difference, ...]:
     return sort_differences(
         Difference(
-            level=key[0], what=key[1], of=key[2], left=left.get(key, ""), right=right.get(key, ""), counts=key[0] != "observed"
+            level, what, left.get((level, what, of), ""), right.get((level, what, of), ""), of=of, counts=level != "observed"
         )
-        for key in left.keys() | right.keys()
-        if left.get(key) != right.get(key)
+        for level, what, of in left.keys() | right.keys()
+        if left.get((level, what, of)) != right.get((level, what, of))
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from repro_env.compare.environments.difference import Difference, NotCompared
+from repro_env.compare.environments.difference import Difference, NotCompared, compare_values
 from repro_env.compare.environments.trees import changes, describe
 from repro_env.io.files import may_exist, output_files
 from repro_env.oci.entry import Entry, entries_from_notes, entries_of, sort_with_parents
@@ -67,11 +67,11 @@ def compare(left: Code, right: Code) -> tuple[Difference, ...]:
     reasons = dict.fromkeys(right.restored, snapshot.RESTORED)
     differences = [
         Difference(
-            level="source",
-            what=change.path,
-            left=describe(change.left),
-            right=describe(change.right),
-            why=reasons.get(change.path, "mode" if change.how == "mode" else ""),
+            "source",
+            change.path,
+            describe(change.left),
+            describe(change.right),
+            reasons.get(change.path, "mode" if change.how == "mode" else ""),
             counts=change.path not in reasons,
         )
         for change in changes(_files(left), _files(right))
@@ -157,14 +157,11 @@ def _compare_commits(left: Git | None, right: Git | None, *, same: bool) -> Iter
 def differences_of_data(left: Iterable[Data], right: Iterable[Data]) -> Iterator[Difference]:
     """Compare the data of captures by the path at which runs see them."""
     old, new = {item.path: item for item in left}, {item.path: item for item in right}
-    for path in sorted(old.keys() | new.keys()):
-        was, now = old.get(path), new.get(path)
-        if was is None or now is None or was.digest != now.digest:
-            yield Difference(level="data", what=path, left=_describe_data(was), right=_describe_data(now))
+    return compare_values(old, new, "data", describe=_describe_data, key=lambda item: item.digest)
 
 
-def _describe_data(item: Data | None) -> str:
-    return "" if item is None else f"{item.files:,} files, {item.size:,} bytes, sha256 {item.digest.removeprefix('sha256:')[:12]}"
+def _describe_data(item: Data) -> str:
+    return f"{item.files:,} files, {item.size:,} bytes, sha256 {item.digest.removeprefix('sha256:')[:12]}"
 
 
 def _state(git: Git) -> str:
@@ -174,4 +171,4 @@ def _state(git: Git) -> str:
 
 def _observation(what: str, left: str, right: str, why: str) -> Iterator[Difference]:
     if left != right:
-        yield Difference(level="source", what=what, left=left, right=right, why=why, counts=False)
+        yield Difference("source", what, left, right, why, counts=False)

@@ -74,14 +74,8 @@ def _compare_trees(pair: Pair, left: Side, right: Side, store: Store) -> tuple[D
 
 
 def _tree_difference(pair: Pair, why: str, *, moved: bool = False) -> Difference:
-    return Difference(
-        level=LEVEL[pair.part],
-        what=f"files of the {pair.part}",
-        left=_short(pair.left),
-        right=_short(pair.right),
-        why=why,
-        moved=moved,
-    )
+    level, what = LEVEL[pair.part], f"files of the {pair.part}"
+    return Difference(level, what, _short(pair.left), _short(pair.right), why, moved=moved)
 
 
 def _compare_builds(old: Wheel, new: Wheel, left: Spec, right: Spec, store: Store) -> list[Difference]:
@@ -106,15 +100,11 @@ def _compare_digests(left: Spec, right: Spec, *, only_wheels_differ: bool) -> It
     """
     if left.digest != right.digest:
         why = "covers the wheel files too" if only_wheels_differ else "covers all differences above that count"
-        yield _digest_difference("spec digest", left.digest, right.digest, why, counts=not only_wheels_differ)
+        yield Difference("digests", "spec digest", left.digest, right.digest, why, counts=not only_wheels_differ)
     old, new = left.expected.image_id, right.expected.image_id
     if old != new:
         why = f"the image config contains the layers, the variables and {config.LABEL}"
-        yield _digest_difference("image ID", old, new, why, counts=not only_wheels_differ)
-
-
-def _digest_difference(what: str, left: str, right: str, why: str, *, counts: bool) -> Difference:
-    return Difference(level="digests", what=what, left=left, right=right, why=why, counts=counts)
+        yield Difference("digests", "image ID", old, new, why, counts=not only_wheels_differ)
 
 
 def _short(tree: TreeBlob | None) -> str:

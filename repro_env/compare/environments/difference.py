@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Literal, get_args
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Literal, TypeVar, get_args
 
 from repro_env.schema.codec import Frozen
 
@@ -14,10 +14,11 @@ Level = Literal["command", "config", "seeds", _OfProject, "end"]
 """Sorted by the effect on results. `digests` follow from the levels before it; `observed` is not part of the image or source.
 `command`, `config`, `seeds` and `end` (how the run ended) are differences between two runs."""
 LEVELS: tuple[Level, ...] = get_args(Level)
+_V = TypeVar("_V")
 _HEIGHT = {level: height for height, level in enumerate(LEVELS)}
 
 
-class Difference(Frozen, frozen=True, kw_only=True):
+class Difference(Frozen, frozen=True):
     level: Level
     what: str
     """A distribution, variable, path or fact."""
@@ -39,6 +40,24 @@ class NotCompared(Frozen, frozen=True, kw_only=True):
 
     what: str
     why: str
+
+
+def compare_values(
+    left: Mapping[str, _V],
+    right: Mapping[str, _V],
+    level: Level | Callable[[str], Level],
+    why: str = "",
+    *,
+    describe: Callable[[_V], str] = str,
+    key: Callable[[_V], object] = lambda value: value,
+    counts: bool = True,
+) -> Iterator[Difference]:
+    """Compare values by name. `level`: of all names, or of each. `key`: what decides whether two values are equal."""
+    for name in sorted(left.keys() | right.keys()):
+        sides = left.get(name), right.get(name)
+        old, new = ("" if value is None else describe(value) for value in sides)
+        if len({None if value is None else key(value) for value in sides}) > 1:
+            yield Difference(level(name) if callable(level) else level, name, old, new, why, counts=counts)
 
 
 def sentence(difference: Difference) -> str:

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import msgspec
 
 from repro_env.compare.environments import numerics
-from repro_env.compare.environments.difference import Difference, Level
+from repro_env.compare.environments.difference import Difference, Level, compare_values
 from repro_env.schema import codec
 from repro_env.schema.artifact import CondaPackage, TreeBlob, Wheel
 from repro_env.schema.environment import Layout
@@ -50,22 +50,24 @@ def tree(identity: Identity, part: Part) -> TreeBlob | None:
 def artifacts(left: Identity, right: Identity) -> Iterator[Difference]:
     """Compare platform, rules, interpreter, versions of distributions, conda packages and layout."""
     if left.platform != right.platform:
-        yield _plain("numerics", "platform", left.platform.architecture, right.platform.architecture, "different machine code")
+        yield Difference(
+            "numerics", "platform", left.platform.architecture, right.platform.architecture, "different machine code"
+        )
     if left.rules != right.rules:
-        yield _plain("layout", "rules", _rules(left), _rules(right), "captured by another version")
+        yield Difference("layout", "rules", _rules(left), _rules(right), "captured by another version")
     if left.interpreter.version != right.interpreter.version:
-        yield _plain("numerics", "python", left.interpreter.version, right.interpreter.version)
+        yield Difference("numerics", "python", left.interpreter.version, right.interpreter.version)
     old, new = left.interpreter.executable, right.interpreter.executable
     if old != new and _is_moved(old, new, left, right):  # the interpreter of conda is in the environment itself
-        yield _location("interpreter", old, new, _BY_PREFIX, moved=True)
+        yield Difference("layout", "interpreter", old, new, _BY_PREFIX, moved=True)
     elif old != new:
-        yield _plain("interpreter", "executable", old, new)
+        yield Difference("interpreter", "executable", old, new)
     yield from _wheels(left, right)
     yield from _packages(left.packages, right.packages)
     yield from _layouts(left, right)
     if left.command != right.command:
         moved = _is_moved(left.command, right.command, left, right)
-        yield _location("command", left.command, right.command, _BY_PREFIX if moved else "", moved=moved)
+        yield Difference("layout", "command", left.command, right.command, _BY_PREFIX if moved else "", moved=moved)
 
 
 def _wheels(left: Identity, right: Identity) -> Iterator[Difference]:
@@ -111,31 +113,32 @@ def level_of(name: str) -> Level:
 
 def versions(left: Mapping[str, str], right: Mapping[str, str]) -> Iterator[Difference]:
     """Compare versions of distributions by name."""
-    for name in sorted(left.keys() | right.keys()):
-        if left.get(name) != right.get(name):
-            yield Difference(level=level_of(name), what=name, left=left.get(name, ""), right=right.get(name, ""))
+    return compare_values(left, right, level_of)
 
 
 def _packages(left: Iterable[CondaPackage], right: Iterable[CondaPackage]) -> Iterator[Difference]:
     old, new = {package.name: package for package in left}, {package.name: package for package in right}
-    for name in sorted(old.keys() | new.keys()):
-        was, now = old.get(name), new.get(name)
-        if was is not None and now is not None and was.sha256 == now.sha256:
-            continue
-        level: Level = "numerics" if numerics.distribution(name) or name == "python" else "distributions"
-        same = was is not None and now is not None and _conda(was) == _conda(now)
-        why = "conda package, same build with different bytes" if same else "conda package"
-        yield Difference(level=level, what=name, left=_conda(was), right=_conda(now), why=why)
+    for difference in compare_values(
+        old, new, _level_of_package, "conda package", describe=_conda, key=lambda package: package.sha256
+    ):
+        same = difference.left == difference.right
+        yield msgspec.structs.replace(difference, why="conda package, same build with different bytes") if same else difference
+
+
+def _level_of_package(name: str) -> Level:
+    return "numerics" if name == "python" else level_of(name)
 
 
 def _layouts(left: Identity, right: Identity) -> Iterator[Difference]:
     if left.layout.prefix != right.layout.prefix:
         why = "the path that sys.prefix and __file__ show"
-        yield _location("prefix", left.layout.prefix, right.layout.prefix, why, moved=True)
+        yield Difference("layout", "prefix", left.layout.prefix, right.layout.prefix, why, moved=True)
     if _scheme(left.layout) != _scheme(right.layout):
-        yield _plain("layout", "install scheme", _scheme(left.layout), _scheme(right.layout), "packages are in other directories")
+        yield Difference(
+            "layout", "install scheme", _scheme(left.layout), _scheme(right.layout), "packages are in other directories"
+        )
     if left.other_layouts != right.other_layouts:
-        yield _plain(
+        yield Difference(
             "layout",
             "site directories",
             ", ".join(layout.prefix for layout in left.other_layouts),
@@ -153,9 +156,9 @@ def settings(left: Identity, right: Identity) -> tuple[Difference, ...]:
 
 def variables(left: Mapping[str, str], right: Mapping[str, str]) -> Iterator[Difference]:
     """Compare the variables that can change numbers."""
-    for name in sorted((left.keys() | right.keys()) - numerics.PATH_VARIABLES):
-        if left.get(name) != right.get(name):
-            yield _plain("numerics", name, left.get(name, ""), right.get(name, ""), "variable that can change numbers")
+    for difference in compare_values(left, right, "numerics", "variable that can change numbers"):
+        if difference.what not in numerics.PATH_VARIABLES:
+            yield difference
 
 
 def _path_variables(left: Mapping[str, str], right: Mapping[str, str], old: str, new: str) -> Iterator[Difference]:
@@ -164,7 +167,7 @@ def _path_variables(left: Mapping[str, str], right: Mapping[str, str], old: str,
         was, now = left.get(name, ""), right.get(name, "")
         if was != now:
             moved = bool(was and old) and was.replace(old, new) == now
-            yield _location(name, was, now, _BY_PREFIX if moved else "variable of the image", moved=moved)
+            yield Difference("layout", name, was, now, _BY_PREFIX if moved else "variable of the image", moved=moved)
 
 
 def _is_moved(old: str, new: str, left: Identity, right: Identity) -> bool:
@@ -172,20 +175,12 @@ def _is_moved(old: str, new: str, left: Identity, right: Identity) -> bool:
     return old.replace(left.layout.prefix + "/", right.layout.prefix + "/", 1) == new
 
 
-def _plain(level: Level, what: str, left: str, right: str, why: str = "") -> Difference:
-    return Difference(level=level, what=what, left=left, right=right, why=why)
-
-
-def _location(what: str, left: str, right: str, why: str, *, moved: bool) -> Difference:
-    return Difference(level="layout", what=what, left=left, right=right, why=why, moved=moved)
-
-
 def _wheel(wheel: Wheel) -> str:
     return f"{wheel.version} ({wheel.filename}, sha256 {wheel.sha256.removeprefix('sha256:')[:12]})"
 
 
-def _conda(package: CondaPackage | None) -> str:
-    return "" if package is None else f"{package.version} {package.build} ({package.subdir})"
+def _conda(package: CondaPackage) -> str:
+    return f"{package.version} {package.build} ({package.subdir})"
 
 
 def _scheme(layout: Layout) -> str:

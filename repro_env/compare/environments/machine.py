@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 import posixpath
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from repro_env.compare.environments import numerics
-from repro_env.compare.environments.difference import Difference, Level
+from repro_env.compare.environments.difference import Difference, Level, compare_values
 from repro_env.schema.environment import Host, SharedLibrary, SystemPackage
 from repro_env.schema.frameworks import Device, Frameworks, Library, Threads
 from repro_env.schema.spec import Observed
@@ -29,9 +30,8 @@ def hosts(left: Host, right: Host) -> Iterator[Difference]:
     yield from _fact("numerics", "CPU", left.cpu, right.cpu, "libraries may use other code on another CPU")
     missing, new = sorted(set(left.isa) - set(right.isa)), sorted(set(right.isa) - set(left.isa))
     if missing or new:
-        yield _observation(
-            "numerics", "CPU flags", " ".join(missing), " ".join(new), "numeric libraries choose their code by them"
-        )
+        why = "numeric libraries choose their code by them"
+        yield Difference("numerics", "CPU flags", " ".join(missing), " ".join(new), why, counts=False)
     yield from _fact("numerics", "CPU cores", str(left.cores), str(right.cores), "they determine the default number of threads")
     yield from _fact(
         "numerics", "GPUs", _counted(left.gpus), _counted(right.gpus), "libraries choose other kernels for another GPU"
@@ -51,9 +51,9 @@ def frameworks(left: Frameworks, right: Frameworks) -> Iterator[Difference]:
     yield from _fact("numerics", "torch as loaded", left.torch, right.torch)
     yield from _fact("numerics", "torch's CPU code path", left.cpu_capability, right.cpu_capability, "chosen by the CPU's flags")
     yield from _fact("numerics", "GPUs of torch", *(_counted(map(_device, side.devices)) for side in (left, right)))
-    yield from _facts("numerics", _loaded(left.libraries), _loaded(right.libraries), "library as loaded")
-    yield from _facts(
-        "numerics", _counts(left.threads), _counts(right.threads), "the number of threads changes the order of sums"
+    yield from compare_values(_loaded(left.libraries), _loaded(right.libraries), "numerics", "library as loaded", counts=False)
+    yield from compare_values(
+        _counts(left.threads), _counts(right.threads), "numerics", "the number of threads changes the order of sums", counts=False
     )
 
 
@@ -80,26 +80,16 @@ def libraries(left: Iterable[SharedLibrary], right: Iterable[SharedLibrary]) -> 
     """Compare the loaded shared libraries that belong to no package. The others are compared as files of their packages."""
     old = {library.path: library for library in left if library.owner in _NO_PACKAGE}
     new = {library.path: library for library in right if library.owner in _NO_PACKAGE}
-    for path in sorted(old.keys() | new.keys()):
-        was, now = old.get(path), new.get(path)
-        if was is None or now is None or (was.sha256, was.owner) != (now.sha256, now.owner):
-            yield _observation("system", path, _owner(was), _owner(now), "loaded shared library")
+    key = operator.attrgetter("sha256", "owner")
+    return compare_values(old, new, "system", "loaded shared library", describe=_owner, key=key, counts=False)
 
 
 def packages(left: Iterable[SystemPackage], right: Iterable[SystemPackage], *, counts: bool) -> Iterator[Difference]:
     """Compare the packages of the operating system. `counts`: whether the bases made of them differ."""
     old, new = {package.name: package.version for package in left}, {package.name: package.version for package in right}
-    for name in sorted(old.keys() | new.keys()):
-        if old.get(name) != new.get(name):
-            level: Level = "numerics" if numerics.package(name) else "system"
-            yield Difference(
-                level=level,
-                what=name,
-                left=old.get(name, ""),
-                right=new.get(name, ""),
-                why="system package",
-                counts=counts,
-            )
+    return compare_values(
+        old, new, lambda name: "numerics" if numerics.package(name) else "system", "system package", counts=counts
+    )
 
 
 def _startup(left: Observed, right: Observed) -> Iterator[Difference]:
@@ -110,16 +100,7 @@ def _startup(left: Observed, right: Observed) -> Iterator[Difference]:
 
 def _fact(level: Level, what: str, left: str, right: str, why: str = "") -> Iterator[Difference]:
     if left != right:
-        yield _observation(level, what, left, right, why)
-
-
-def _facts(level: Level, left: Mapping[str, str], right: Mapping[str, str], why: str) -> Iterator[Difference]:
-    for name in sorted(left.keys() | right.keys()):
-        yield from _fact(level, name, left.get(name, ""), right.get(name, ""), why)
-
-
-def _observation(level: Level, what: str, left: str, right: str, why: str = "") -> Difference:
-    return Difference(level=level, what=what, left=left, right=right, why=why, counts=False)
+        yield Difference(level, what, left, right, why, counts=False)
 
 
 def _counted(names: Iterable[str]) -> str:
@@ -130,8 +111,6 @@ def _device(device: Device) -> str:
     return f"{device.name} ({device.architecture}, {device.units} multiprocessors)"
 
 
-def _owner(library: SharedLibrary | None) -> str:
-    if library is None:
-        return ""
+def _owner(library: SharedLibrary) -> str:
     owner = library.owner or "no package"
     return " ".join(part for part in (owner, (library.sha256 or "").removeprefix("sha256:")[:12]) if part)

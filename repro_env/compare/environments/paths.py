@@ -146,22 +146,14 @@ def build_differences(left: Wheel, right: Wheel, old: Identity, new: Identity, s
         {path.removeprefix(roots[1]): entry for path, entry in now.items()},
     )
     return tuple(
-        Difference(
-            level=level,
-            what=change.path,
-            of=left.name,
-            left=describe(change.left),
-            right=describe(change.right),
-            why=_why(change),
-        )
+        Difference(level, change.path, describe(change.left), describe(change.right), _why(change), left.name)
         for change in found
         if not change.path.endswith(".dist-info/RECORD")  # it lists the files that differ
     )
 
 
 def _difference(part: Part, change: Change) -> Difference:
-    left, right = describe(change.left), describe(change.right)
-    return Difference(level=LEVEL[part], what=change.path, of=part, left=left, right=right, why=_why(change))
+    return Difference(LEVEL[part], change.path, describe(change.left), describe(change.right), _why(change), part)
 
 
 def _overlay_difference(change: Change, old_owner: str, new_owner: str, *, moved: bool) -> Difference:
@@ -172,7 +164,7 @@ def _overlay_difference(change: Change, old_owner: str, new_owner: str, *, moved
     left = _describe(change.left, old_owner, change.right, owner)
     right = _describe(change.right, new_owner, change.left, owner)
     why = "differs only in the prefix in the file" if moved else _why(change)
-    return Difference(level=level, what=change.path, of=owner, left=left, right=right, why=why, moved=moved)
+    return Difference(level, change.path, left, right, why, owner, moved=moved)
 
 
 def _describe(entry: Entry | None, owner: str, other: Entry | None, either: str) -> str:
