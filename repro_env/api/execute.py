@@ -43,6 +43,7 @@ from repro_env.runs.start.request import (
     host_variables_of,
     mounts_of,
     python_path_of,
+    read_env_file,
     secrets_of,
     seed_of,
     term_of,
@@ -128,8 +129,7 @@ def execute(
         parents=tuple(parents),
         tags=tuple(tags),
         note=note,
-        env=tuple((env or {}).items()),
-        env_file=absolute(env_file),
+        env=(*read_env_file(absolute(env_file)), *(env or {}).items()),
         network=network,
         gpus=gpus,
         frozen=frozen,
@@ -180,7 +180,7 @@ def _prepare(options: RunOptions, spec: Spec, spec_directory: Path, *, has_backe
     """Check the options, and bring the image and the source into the store. Nothing is recorded yet."""
     is_host = options.runner == "host"
     runs = options.runs or runs_directory(spec_directory)
-    given, recorded = variables_of(options)
+    given = variables_of(options)
     code = sourcedirectory.choose(spec, spec_directory, store=store, given=options.source, frozen=options.frozen)
     workspace = plan.workspace_of(spec)
     here = options.here if options.recorded is not None else code.inside(options.here, workspace)
@@ -219,7 +219,7 @@ def _prepare(options: RunOptions, spec: Spec, spec_directory: Path, *, has_backe
         seed=seed_of(options.seed, spec),
         source=source.fact,
         data=run_data.facts,
-        given=recorded,
+        given=tuple(variable.name for variable in given),
         python_path=python_path_of(options, code.root, workspace),
         git=git.digest,
         network=options.network or is_host,
@@ -256,7 +256,7 @@ def _prepare(options: RunOptions, spec: Spec, spec_directory: Path, *, has_backe
         checkpoints = checkpointstate.scan(launch.mounts, store)
     start = msgspec.structs.replace(
         start,
-        passed=host_variables_of(options, spec, launch, recorded),
+        passed=host_variables_of(options, spec, launch),
         before=checkpointstate.digest(checkpoints),
         spec_file=speccopy.keep(options, spec, spec_directory, runs, store=store, tell=tell),
     )

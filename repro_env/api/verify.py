@@ -30,7 +30,7 @@ from repro_env.compare.outputs.verdict import Promise, Repetition, Verdict
 from repro_env.runs.execution import streams
 from repro_env.runs.records import records
 from repro_env.runs.records.records import Run
-from repro_env.runs.start.request import RunOptions
+from repro_env.runs.start.request import RunOptions, read_env_file
 from repro_env.sandbox import plan
 from repro_env.sandbox.runner import Runner
 from repro_env.schema.environment import values_of
@@ -98,14 +98,14 @@ def verify(
     globs = Globs(results=tuple(results), ignored=tuple(map(parse, ignore)))
     globs.check(end, left.digests)
     run_spec, spec_directory = rerun.spec_of(first, spec, here=here, runs=searched, store=store, tell=tell)
-    variables, variables_file = tuple((env or {}).items()), absolute(env_file)
-    rerun.check_given(first, variables, variables_file, network=network)
+    variables = (*read_env_file(absolute(env_file)), *(env or {}).items())
+    rerun.check_given(first, variables, network=network)
     project = ignorefile.project(first.directory.parent, spec_directory)
     globs = msgspec.structs.replace(globs, ignored=(*globs.ignored, *ignorefile.ignores(project)))
     given = None if source is None else Path(source).resolve()
     run_spec = rerun.restore_source(first, run_spec, spec_directory, here=here, runs=searched, store=store, given=given)
     note = f"verifies {first.short}" if keep else ""
-    options = rerun.request(first, unrecorded, variables, variables_file, environ, note=note, runner=runner, store=store)
+    options = rerun.request(first, unrecorded, variables, environ, note=note, runner=runner, store=store)
     promise = judging.predict(first.start, end, _here(first, run_spec, options, [target for _, target in unrecorded]))
     kinds = outputs.kinds(left, globs)
     if "result" not in kinds:
@@ -167,7 +167,7 @@ def _here(run: Run, spec: Spec, options: RunOptions, unrecorded: Sequence[str]) 
         host=host_facts(),
         threads=values_of(plan.threads(spec, options.determinism, options.threads)),
         devices=machine.host().gpus if options.gpus else (),
-        given=tuple(variable.name for variable in run.start.given),
+        given=run.start.given,
         runner=options.runner,
         unrecorded=tuple(unrecorded),
         missing=tuple(path for path in then.ignored if path not in now.ignored),

@@ -71,7 +71,7 @@ def spec_of(run: Run, name: str | None, *, here: Path, runs: Path, store: Store,
     return found.spec, found.directory
 
 
-def check_given(run: Run, env: Sequence[tuple[str, str | None]], env_file: Path | None, *, network: bool) -> None:
+def check_given(run: Run, env: Sequence[tuple[str, str | None]], *, network: bool) -> None:
     """Raise `UsageError` if the run had variables or the network, and the caller does not pass them again.
 
     Records are not trusted: a command must not get the caller's variables or network only because its record names them.
@@ -82,19 +82,12 @@ def check_given(run: Run, env: Sequence[tuple[str, str | None]], env_file: Path 
             where=run.directory.name,
             hint="allow it with --network",
         )
-    passed = {name for name, _ in env}
-    if env_file is not None:
-        from repro_env.runs.start.request import read_env_file
-
-        passed |= {name for name, _ in read_env_file(env_file)}
-    for variable in run.start.given:
-        if variable.name not in passed:
-            value = "" if variable.how == "host" else "=VALUE"
-            raise UsageError(
-                f"the variable {variable.name} was passed to the run, and records do not store values",
-                where=run.directory.name,
-                hint=f"pass it again: --env {variable.name}{value}",
-            )
+    if missing := [name for name in run.start.given if name not in dict(env)]:
+        raise UsageError(
+            f"the variable {missing[0]} was passed to the run, and records do not store values",
+            where=run.directory.name,
+            hint=f"pass it again: --env {missing[0]}=VALUE, or --env {missing[0]} for its value in your shell",
+        )
 
 
 def restore_source(
@@ -184,7 +177,6 @@ def request(
     run: Run,
     unrecorded: tuple[tuple[str, str], ...],
     env: tuple[tuple[str, str | None], ...],
-    env_file: Path | None,
     environ: Mapping[str, str],
     *,
     note: str,
@@ -213,7 +205,6 @@ def request(
         threads=threads_option(start.threads),
         trace=start.trace,
         env=env,
-        env_file=env_file,
         network=start.network and start.runner != "host",
         note=note,
         frozen=True,

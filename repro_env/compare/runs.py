@@ -139,7 +139,7 @@ def _facts_of_start(start: Start) -> Iterator[_Item]:
     yield ("command", "directory", ""), start.cwd
     yield ("command", "runner", ""), start.runner
     yield ("command", "network", ""), "yes" if start.network else "no"
-    yield from ((("command", f"variable {variable.name}", ""), f"given ({variable.how})") for variable in start.given)
+    yield from ((("command", f"variable {name}", ""), "given") for name in start.given)
     for data in start.data:
         if data.digest is None:
             yield ("command", f"{data.kind} at {data.target}", ""), data.source

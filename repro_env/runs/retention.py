@@ -10,7 +10,6 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Literal
 
 import msgspec
 
@@ -18,7 +17,6 @@ from repro_env.runs.records.records import Run
 from repro_env.schema.errors import RecordError, UsageError
 from repro_env.schema.run import Parent
 
-Side = Literal["min", "max"]
 _UNITS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _WEEK = _UNITS["w"]
 _MONDAY = 4 * 86400
@@ -28,36 +26,8 @@ _COUNT = re.compile(r"[1-9][0-9]{0,8}")
 _HINT = "use last=N, every=DURATION (30m, 12h, 1d, 2w), best=METRIC:min|max[:N] or tagged"
 
 
-class Last(msgspec.Struct, frozen=True):
-    """Keep the newest runs, whether they finished or not."""
-
-    count: int
-
-
-class Every(msgspec.Struct, frozen=True):
-    """Keep the newest finished run of each period, or the newest run if none finished.
-
-    Periods start at midnight UTC; periods of weeks start on Monday.
-    """
-
-    seconds: int
-    text: str
-
-
-class Best(msgspec.Struct, frozen=True):
-    """Keep the finished runs with the best values of a metric. Of runs with equal values, the newer is better."""
-
-    metric: str
-    """The name, or `FILE:NAME`, which selects one of several files with the same name."""
-    side: Side
-    count: int
-
-
-class Tagged(msgspec.Struct, frozen=True):
-    """Keep only tagged runs. Every other rule keeps them too."""
-
-
-Rule = Last | Every | Best | Tagged
+Rule = Callable[[Sequence[Run]], list[tuple[Run, str]]]
+"""Returns the runs that a rule keeps, with the reason, of all runs, newest first."""
 
 
 class Facts(msgspec.Struct, frozen=True):
@@ -83,27 +53,27 @@ def parse_rule(text: str) -> Rule:
     """Parse a value of `--keep`. Raises `UsageError`."""
     name, equals, value = text.partition("=")
     if text == "tagged":
-        return Tagged()
+        return lambda runs: []  # noqa: ARG005 - `plan` keeps every run with a tag
     if name == "last" and _COUNT.fullmatch(value):
-        return Last(int(value))
+        return lambda runs: [(run, text) for run in runs[: int(value)]]
     if name == "every" and (match := _DURATION.fullmatch(value)) is not None:
-        return Every(int(match[1]) * _UNITS[match[2]], value)
+        seconds = int(match[1]) * _UNITS[match[2]]
+        return lambda runs: [(run, text) for run in _newest_of_periods(seconds, runs)]
     if name == "best" and equals:
         return _parse_best(text, value)
     raise UsageError(f'invalid value for --keep: "{text}"', hint=_HINT)
 
 
-def _parse_best(text: str, value: str) -> Best:
+def _parse_best(text: str, value: str) -> Rule:
     """Parse the value of `best=`. The name of a metric may have colons, so the value is parsed from its end."""
     count = 1
     name, colon, suffix = value.rpartition(":")
     if colon and _COUNT.fullmatch(suffix):
         value, count = name, int(suffix)
-    name, _, word = value.rpartition(":")
-    side: Side | None = "min" if word == "min" else "max" if word == "max" else None
-    if not name or side is None:
+    metric, _, side = value.rpartition(":")
+    if not metric or side not in ("min", "max"):
         raise UsageError("this rule does not say whether lower or higher values are better", where=f"--keep {text}", hint=_HINT)
-    return Best(name, side, count)
+    return lambda runs: _best_runs(metric, side, count, runs)
 
 
 def plan(facts: Sequence[Facts], rules: Sequence[Rule], held: Mapping[str, str]) -> Plan:
@@ -117,7 +87,7 @@ def plan(facts: Sequence[Facts], rules: Sequence[Rule], held: Mapping[str, str])
         raise UsageError("runs gc needs a rule for the runs to keep", hint=_HINT.replace("use", "add --keep", 1))
     reasons: dict[str, list[str]] = {fact.run.directory.name: [] for fact in facts}
     for rule in rules:
-        for run, why in _apply(rule, [fact.run for fact in facts]):
+        for run, why in rule([fact.run for fact in facts]):
             reasons[run.directory.name].append(why)
     children = _children([fact.run for fact in facts])
     for fact in facts:
@@ -134,54 +104,49 @@ def plan(facts: Sequence[Facts], rules: Sequence[Rule], held: Mapping[str, str])
     return Plan(keep, tuple(fact.run for fact in facts if not reasons[fact.run.directory.name]))
 
 
-def _apply(rule: Rule, runs: Sequence[Run]) -> list[tuple[Run, str]]:
-    """Return the runs that a rule keeps, with the reason."""
-    if isinstance(rule, Last):
-        return [(run, f"last={rule.count}") for run in runs[: rule.count]]
-    if isinstance(rule, Every):
-        return [(run, f"every={rule.text}") for run in _newest_of_periods(rule, runs)]
-    if isinstance(rule, Best):
-        return _best_runs(rule, runs)
-    return []  # `plan` keeps every run with a tag
+def _newest_of_periods(length: int, runs: Sequence[Run]) -> list[Run]:
+    """Return the newest finished run of each period of `length` seconds, or the newest run if none finished.
 
-
-def _newest_of_periods(rule: Every, runs: Sequence[Run]) -> list[Run]:
-    shift = _MONDAY if rule.seconds % _WEEK == 0 else 0
+    Periods start at midnight UTC; periods of weeks start on Monday.
+    """
+    shift = _MONDAY if length % _WEEK == 0 else 0
     newest: dict[int, Run] = {}
     for run in runs:
         seconds = start_time(run)
         if seconds is None:
             continue
-        period = (int(seconds) - shift) // rule.seconds
+        period = (int(seconds) - shift) // length
         if period not in newest or (newest[period].end is None and run.end is not None):
             newest[period] = run
     return list(newest.values())
 
 
-def _best_runs(rule: Best, runs: Sequence[Run]) -> list[tuple[Run, str]]:
-    values = [(value, run) for run in runs if (value := _value(rule, run)) is not None]
+def _best_runs(metric: str, side: str, count: int, runs: Sequence[Run]) -> list[tuple[Run, str]]:
+    """Return the finished runs with the best values of a metric. Of runs with equal values, the newer is better.
+
+    `metric`: the name, or `FILE:NAME`, which selects one of several files with the same name. `side`: `min` or `max`.
+    """
+    values = [(value, run) for run in runs if (value := _value(metric, side, run)) is not None]
     if not values:
         names = sorted({metric.name for run in runs if run.end is not None for metric in run.end.metrics})
         raise RecordError(
-            f"no run has a number for the metric {rule.metric!r}",
-            where=f"--keep best={rule.metric}",
+            f"no run has a number for the metric {metric!r}",
+            where=f"--keep best={metric}",
             hint=f"the runs have {', '.join(names[:8])}" if names else "the runs have no metrics; use another rule",
         )
-    sign = 1 if rule.side == "min" else -1
-    best = sorted(values, key=lambda pair: sign * pair[0])[: rule.count]  # stable: of equal values, the newer run is first
+    best = sorted(values, key=lambda pair: pair[0] if side == "min" else -pair[0])[:count]  # stable: the newer run is first
     of = f" of {len(values)}" if len(values) > 1 else ""
-    return [(run, f"best={rule.metric}:{rule.side} {value:.6g}, rank {rank}{of}") for rank, (value, run) in enumerate(best, 1)]
+    return [(run, f"best={metric}:{side} {value:.6g}, rank {rank}{of}") for rank, (value, run) in enumerate(best, 1)]
 
 
-def _value(rule: Best, run: Run) -> float | None:
+def _value(name: str, side: str, run: Run) -> float | None:
     """Return the best finite value of the metric in a run."""
     values: list[float] = []
     for metric in run.end.metrics if run.end is not None else ():
-        value = metric.least if rule.side == "min" else metric.most
-        names = (metric.name, f"{metric.file}:{metric.name}")
-        if rule.metric in names and isinstance(value, int | float) and math.isfinite(value):
+        value = metric.least if side == "min" else metric.most
+        if name in (metric.name, f"{metric.file}:{metric.name}") and isinstance(value, int | float) and math.isfinite(value):
             values.append(float(value))
-    pick: Callable[[list[float]], float] = min if rule.side == "min" else max
+    pick: Callable[[list[float]], float] = min if side == "min" else max
     return pick(values) if values else None
 
 

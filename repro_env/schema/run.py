@@ -118,13 +118,6 @@ class Outcome(Frozen, frozen=True, kw_only=True):
     """The methods that the runner used, including fallbacks, e.g. `root: overlay`."""
 
 
-class GivenVariable(Frozen, frozen=True, kw_only=True):
-    """A variable that was set for a run. Only its name is recorded, because the value may be a secret."""
-
-    name: EnvName
-    how: Literal["value", "host", "file"]
-
-
 class SourceFact(Frozen, frozen=True, kw_only=True):
     """The source of a run."""
 
@@ -206,7 +199,8 @@ class Start(Frozen, frozen=True, kw_only=True):
     seed: Seed
     source: SourceFact
     data: tuple[DataFact, ...]
-    given: tuple[GivenVariable, ...]
+    given: tuple[EnvName, ...]
+    """Sorted names of the variables that were set for the run. A value may be a secret, so it is not recorded."""
     python_path: tuple[AbsPath, ...] = ()
     """Directories of the source that are in the caller's PYTHONPATH, at their paths in the run."""
     git: Digest | None = None

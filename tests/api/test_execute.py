@@ -31,7 +31,7 @@ from repro_env.schema.errors import (
     UsageError,
 )
 from repro_env.schema.progress import Silent
-from repro_env.schema.run import GivenVariable, Launch, Outcome, RunnerName, User
+from repro_env.schema.run import Launch, Outcome, RunnerName, User
 from repro_env.schema.spec import Data, Defaults, Spec
 from repro_env.specs.argument import Opened
 from repro_env.store.store import Store
@@ -288,8 +288,7 @@ def test_variables_are_passed_and_recorded_by_name(place: Place, tmp_path: Path)
     backend = Fake()
     done = place.run(
         backend=backend,
-        env=(("A", "from option"), ("HOST", None)),
-        env_file=tmp_path / "vars",
+        env=(*request.read_env_file(tmp_path / "vars"), ("A", "from option"), ("HOST", None)),
         environ={"HOST": "of the host", "OWN": "own", "STRAY": "x"},
     )
     assert backend.launch is not None
@@ -302,8 +301,7 @@ def test_variables_are_passed_and_recorded_by_name(place: Place, tmp_path: Path)
         "x=y ",
     )
     assert "STRAY" not in values
-    assert GivenVariable(name="HOST", how="host") in done.start.given
-    assert [variable.name for variable in done.start.given] == ["A", "C", "HOST", "OWN", "TOKEN"]
+    assert done.start.given == ("A", "C", "HOST", "OWN", "TOKEN")
     assert "hunter2" not in (done.directory / "start.json").read_text()
 
 
@@ -313,8 +311,7 @@ def test_the_hidden_secret_is_the_value_that_the_command_gets(tmp_path: Path) ->
         command=("x",),
         here=Path("/"),
         environ={"API_TOKEN": "from-the-caller"},
-        env=(("API_TOKEN", "from-the-option"),),
-        env_file=tmp_path / "vars",
+        env=(*request.read_env_file(tmp_path / "vars"), ("API_TOKEN", "from-the-option")),
     )
     assert request.secrets_of(options) == {"from-the-option"}
 
@@ -326,8 +323,6 @@ def test_the_hidden_secret_is_the_value_that_the_command_gets(tmp_path: Path) ->
         {"env": (("1A", "x"),)},
         {"env": (("", "x"),)},
         {"env": (("A", "x\0y"),)},
-        {"env_file": Path("/nonexistent")},
-        {"env_file": Path("/dev/null/x")},
     ],
 )
 def test_exec_refuses_an_invalid_variable_before_anything_else(place: Place, options: dict[str, Any]) -> None:
@@ -337,10 +332,16 @@ def test_exec_refuses_an_invalid_variable_before_anything_else(place: Place, opt
     assert not (place.project / "runs").exists()
 
 
-def test_the_error_for_an_env_file_names_the_line(place: Place, tmp_path: Path) -> None:
+@pytest.mark.parametrize("path", ["/nonexistent", "/dev/null/x"])
+def test_an_env_file_that_cannot_be_read_is_refused(path: str) -> None:
+    with pytest.raises(UsageError, match="cannot be read"):
+        request.read_env_file(Path(path))
+
+
+def test_the_error_for_an_env_file_names_the_line(tmp_path: Path) -> None:
     (tmp_path / "vars").write_text("A=1\nnot a variable\n")
     with pytest.raises(UsageError) as caught:
-        place.run(env_file=tmp_path / "vars")
+        request.read_env_file(tmp_path / "vars")
     assert caught.value.where.endswith("line 2")
 
 

@@ -10,7 +10,7 @@ import pytest
 from repro_env.runs import retention
 from repro_env.runs.records import ids
 from repro_env.runs.records.records import Run, State
-from repro_env.runs.retention import Best, Every, Facts, Last, Tagged
+from repro_env.runs.retention import Facts
 from repro_env.schema.errors import RecordError, UsageError
 from repro_env.schema.run import Metric, Number, Parent
 from tests.runs.records.test_records import end, start
@@ -65,22 +65,26 @@ def number_of(run: Run) -> int:
 
 
 @pytest.mark.parametrize(
-    ("text", "rule"),
+    ("text", "metric", "kept"),
     [
-        ("last=3", Last(3)),
-        ("every=30m", Every(1800, "30m")),
-        ("every=2w", Every(14 * 86400, "2w")),
-        ("tagged", Tagged()),
-        ("best=val_loss:min", Best("val_loss", "min", 1)),
-        ("best=acc:max:3", Best("acc", "max", 3)),
-        ("best=acc:min", Best("acc", "min", 1)),
-        ("best=eval:acc:max:12", Best("eval:acc", "max", 12)),
-        ("best=log.csv:val/accuracy:max", Best("log.csv:val/accuracy", "max", 1)),
-        ("best=x=y:max", Best("x=y", "max", 1)),
+        ("last=3", "x", [4, 3, 2]),
+        ("every=30m", "x", [4, 3, 1]),
+        ("every=2w", "x", [4]),
+        ("tagged", "x", []),
+        ("best=val_loss:min", "val_loss", [1]),
+        ("best=acc:max:3", "acc", [4, 3, 2]),
+        ("best=acc:min", "acc", [1]),
+        ("best=eval:acc:max:12", "eval:acc", [4, 3, 2, 1]),
+        ("best=m.json:val/accuracy:max", "val/accuracy", [4]),
+        ("best=x=y:max", "x=y", [4]),
     ],
 )
-def test_rules_are_parsed(text: str, rule: retention.Rule) -> None:
-    assert retention.parse_rule(text) == rule
+def test_a_rule_keeps_these_runs(text: str, metric: str, kept: list[int]) -> None:
+    minutes = (0, 40, 50, 100)
+    runs = [
+        run(number, started=FRIDAY + timedelta(minutes=minutes[number - 1]), metrics={metric: number}) for number in (1, 2, 3, 4)
+    ]
+    assert list(reasons(runs, text)) == kept
 
 
 @pytest.mark.parametrize(

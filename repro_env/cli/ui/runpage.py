@@ -92,7 +92,7 @@ def inputs(run: Run, parents: Sequence[Parent]) -> Iterator[str]:
     for data in start.data:
         yield f"{data.kind:<9} {data.source} at {data.target}" + (f" ({data.digest})" if data.digest else "")
     yield from map(_parent, parents)
-    yield from (f"variable  {variable.name} (given: {variable.how})" for variable in start.given)
+    yield from (f"variable  {name} (given)" for name in start.given)
     if start.passed:
         yield f"variables {', '.join(start.passed)} (passed by the host runner)"
     yield f"network   {'yes: downloads are not recorded' if start.network else 'no'}"

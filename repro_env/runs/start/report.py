@@ -104,8 +104,7 @@ def _unused(inputs: Inputs) -> Iterator[str]:
     if options.recorded is None:
         used = values_of(inputs.launch.env)
         unused = variables.unused(options.environ, used, inputs.spec.observed.variables.added)
-        given = {variable.name for variable in inputs.start.given}
-        if names := [name for name in unused if name not in given]:
+        if names := [name for name in unused if name not in inputs.start.given]:
             yield f"ignored, because the run takes these variables from the spec: {shorten(names, ', ')} (to use yours: --env NAME)"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -17,7 +17,7 @@ from repro_env.sandbox import plan
 from repro_env.schema.environment import Variable, values_of
 from repro_env.schema.errors import DataError, UsageError
 from repro_env.schema.progress import Tell
-from repro_env.schema.run import GivenVariable, Ids, Launch, Mode, Mount, Ranks, RunnerName, Start, User
+from repro_env.schema.run import Ids, Launch, Mode, Mount, Ranks, RunnerName, Start, User
 from repro_env.schema.spec import Spec
 
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
@@ -47,8 +47,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...] = ()
     note: str = ""
     env: tuple[tuple[str, str | None], ...] = ()
-    """(name, value); None means the caller's value."""
-    env_file: Path | None = None
+    """(name, value) of `--env-file` and `--env`; None means the caller's value."""
     network: bool = False
     gpus: int | Literal["all"] = 0
     frozen: bool = False
@@ -65,23 +64,21 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Forward what the command prints to stdout and stderr."""
 
 
-def variables_of(options: RunOptions) -> tuple[tuple[Variable, ...], tuple[GivenVariable, ...]]:
-    """Return the variables of `--env` and `--env-file`: with values for the launch, and by name only for the record."""
-    values: dict[str, tuple[str, Literal["value", "host", "file"]]] = {}
-    if options.env_file is not None:
-        for name, value in read_env_file(options.env_file):
-            values[name] = (_caller_value(options, name) if value is None else value, "file")
+def variables_of(options: RunOptions) -> tuple[Variable, ...]:
+    """Return the variables of `--env` and `--env-file`, sorted by name. The last value of a name is used."""
+    values: dict[str, str] = {}
     for name, value in options.env:
-        values[name] = (_caller_value(options, name), "host") if value is None else (value, "value")
-    for name, (value, _) in values.items():
-        if not (name.isascii() and name.isidentifier()) or "\0" in value:
+        if not (name.isascii() and name.isidentifier()) or "\0" in (value or ""):
             raise UsageError(
                 "a variable needs a name of letters, digits and _, and a value without null bytes",
                 where=f"--env {name!r}",
                 hint="use --env NAME=VALUE",
             )
-    launched = tuple(Variable(name=name, value=value) for name, (value, _) in values.items())
-    return launched, tuple(GivenVariable(name=name, how=how) for name, (_, how) in sorted(values.items()))
+        if value is None and name not in options.environ:
+            hint = f"export it first, or give a value: --env {name}=VALUE"
+            raise UsageError("this variable is not set", where=f"--env {name}", hint=hint)
+        values[name] = options.environ[name] if value is None else value
+    return tuple(Variable(name=name, value=value) for name, value in sorted(values.items()))
 
 
 def python_path_of(options: RunOptions, root: Path, workspace: str) -> tuple[str, ...]:
@@ -99,19 +96,13 @@ def python_path_of(options: RunOptions, root: Path, workspace: str) -> tuple[str
 
 def secrets_of(options: RunOptions) -> frozenset[str]:
     """Return the values of variables whose names mark them as secrets. They must never be recorded."""
-    explicit, _ = variables_of(options)
-    return variables.secret_values({**options.environ, **values_of(explicit)})
+    return variables.secret_values({**options.environ, **values_of(variables_of(options))})
 
 
-def _caller_value(options: RunOptions, name: str) -> str:
-    if name not in options.environ:
-        hint = f"export it first, or give a value: --env {name}=VALUE"
-        raise UsageError("this variable is not set", where=f"--env {name}", hint=hint)
-    return options.environ[name]
-
-
-def read_env_file(path: Path) -> list[tuple[str, str | None]]:
-    """Read lines `NAME=VALUE`. Quotes are part of the value; `NAME` alone means the caller's value; empty and `#` lines are skipped."""
+def read_env_file(path: Path | None) -> list[tuple[str, str | None]]:
+    """Read lines `NAME=VALUE`; none without a file. Quotes are part of the value; `NAME` alone means the caller's value; empty and `#` lines are skipped."""
+    if path is None:
+        return []
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -217,11 +208,11 @@ def caller_variables_of(options: RunOptions) -> tuple[Variable, ...]:
     )
 
 
-def host_variables_of(options: RunOptions, spec: Spec, launch: Launch, given: Sequence[GivenVariable]) -> tuple[str, ...]:
+def host_variables_of(options: RunOptions, spec: Spec, launch: Launch) -> tuple[str, ...]:
     """Return the names of the caller's variables that the command has only because it runs on the host, not in the image."""
     if options.runner != "host":
         return ()
-    explained = {variable.name for variable in spec.identity.config.env} | {variable.name for variable in given}
+    explained = {variable.name for variable in (*spec.identity.config.env, *variables_of(options))}
     launched = values_of(launch.env)
     return tuple(
         name
