@@ -384,7 +384,7 @@ def room(directory: Path, needed: int = 0) -> Iterator[None]:
             what = "no more files can be created: the file system has no free inodes"
         else:
             what = f"not enough disk space: {size:,} bytes free{demand}"
-        hint = "free some disk space, or set REPRO_ENV_STORE to a directory on another disk"
+        hint = "free some disk space there, or use a directory on another disk (for the store: REPRO_ENV_STORE)"
         raise DiskError(what, where=str(directory), hint=hint) from None
 
 

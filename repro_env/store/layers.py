@@ -48,9 +48,10 @@ class Layers:
         directory = self._root / name
         if not directory.is_dir():
             return None
-        if self._boot.is_marked(name) and (name in self._checked or _is_untouched(directory)):
-            self._checked.add(name)
-            return directory
+        with contextlib.suppress(OSError):
+            if self._boot.is_marked(name) and (name in self._checked or _is_untouched(str(directory))):
+                self._checked.add(name)
+                return directory
         with self._locked(name):
             if not directory.is_dir() or not self.verify(diff_id):
                 self.discard(name)
@@ -119,22 +120,17 @@ class Layers:
         return self._root / name
 
 
-def _is_untouched(root: Path) -> bool:
+def _is_untouched(directory: str) -> bool:
     """Return whether every path still has the time that it got when it was written. A later write changes the time."""
-    directories = [str(root)]
-    try:
-        if root.stat().st_mtime_ns != _TIME[1]:
-            return False
-        while directories:
-            with os.scandir(directories.pop()) as listing:
-                for item in listing:
-                    if item.stat(follow_symlinks=False).st_mtime_ns != _TIME[1]:
-                        return False
-                    if item.is_dir(follow_symlinks=False):
-                        directories.append(item.path)
-    except OSError:
+    if os.stat(directory).st_mtime_ns != _TIME[1]:  # noqa: PTH116 - a path object takes longer
         return False
-    return True
+    with os.scandir(directory) as listing:
+        return all(
+            _is_untouched(item.path)
+            if item.is_dir(follow_symlinks=False)
+            else item.stat(follow_symlinks=False).st_mtime_ns == _TIME[1]
+            for item in listing
+        )
 
 
 def _set_times(root: Path) -> None:

@@ -9,7 +9,7 @@ import os
 from contextlib import ExitStack
 from pathlib import Path
 
-from repro_env.delivery.targets.blobfiles import BlobFiles, space_errors, write_errors
+from repro_env.delivery.targets.blobfiles import BlobFiles, write_errors
 from repro_env.delivery.targets.ocilayout import NAME, VERSION
 from repro_env.io.files import atomic_stream
 from repro_env.oci import tar
@@ -77,8 +77,7 @@ class Archive(BlobFiles):
                     yield entry, self.read(digest)
                     self.path(digest).unlink()  # so that the layers do not take the space twice for long
 
-        with space_errors(self._path.parent):
-            atomic_stream(self._path, tar.write(members()), sum(sizes.values()), flush=False)
+        atomic_stream(self._path, tar.write(members()), sum(sizes.values()), flush=False)
         return f"docker-archive:{self._path}" + (f" ({name})" if name else "")
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from repro_env.io.files import chunks_of, room, sha256_of
 from repro_env.oci.layer import Measured
-from repro_env.schema.errors import ArtifactError, DiskError, UsageError
+from repro_env.schema.errors import ArtifactError, UsageError
 from repro_env.schema.image import GZIP, Blob
 from repro_env.store.filenames import hex_of
 from repro_env.store.temporary import Temp
@@ -34,7 +34,7 @@ class BlobFiles:
 
     def take(self, chunks: Callable[[], Iterator[bytes]]) -> Blob:
         """See `delivery.target.Output.take`."""
-        with space_errors(self._directory), self._temp.directory() as temporary:
+        with room(self._directory), self._temp.directory() as temporary:
             layer = Measured(chunks())
             with (temporary / "blob").open("xb") as file:
                 file.writelines(layer)
@@ -63,20 +63,8 @@ def write_errors(directory: Path) -> Iterator[None]:
     Use it only for steps that read no other files.
     """
     try:
-        with space_errors(directory):
+        with room(directory):
             yield
     except OSError as error:
         what = f"the output cannot be written: {error.strerror}"
         raise UsageError(what, where=str(directory), hint="name another path") from None
-
-
-@contextmanager
-def space_errors(directory: Path) -> Iterator[None]:
-    """Like `io.files.room`, for a directory outside of the store."""
-    try:
-        with room(directory):
-            yield
-    except DiskError as error:
-        if error.where != str(directory):
-            raise  # the error is about another directory
-        raise DiskError(error.what, where=error.where, hint="free some disk space there, or name another path") from None

@@ -64,13 +64,9 @@ class Oci(BlobFiles):
             self._temp.clean()
 
     def _check(self) -> None:
-        try:
-            names = set(os.listdir(self._layout))  # noqa: PTH208
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            what = f"the output cannot be written: {error.strerror}"
-            raise UsageError(what, where=str(self._layout), hint="name another path") from None
+        names: set[str] = set()
+        with write_errors(self._layout), contextlib.suppress(FileNotFoundError):
+            names.update(os.listdir(self._layout))  # noqa: PTH208
         # A build that was killed or is still running has only this directory.
         if not names <= {"blobs"} and not _is_layout(self._layout / "oci-layout"):
             what = "the directory is neither empty nor an OCI image layout"
