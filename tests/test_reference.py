@@ -29,7 +29,7 @@ def commands(found: Any, name: str = "") -> dict[str, set[str]]:
 
 
 def all_commands() -> dict[str, set[str]]:
-    return commands(app.parser(None))
+    return commands(app.parser(*app.COMMANDS))
 
 
 COMMANDS = all_commands()

@@ -44,8 +44,8 @@ _ParserError: Any = typer.BadParameter.__mro__[2]
 EPILOG = "To start, activate the environment of your project and run `repro-env capture` in the project's directory."
 
 
-def application(name: str | None) -> typer.Typer:
-    """The Typer application with one command, or with all commands if `name` is not the name of a command."""
+def application(*names: str) -> typer.Typer:
+    """The Typer application. Only the named commands can be used; the others are listed in the help."""
     from typer.core import TyperGroup
 
     class Ordered(TyperGroup):
@@ -65,23 +65,22 @@ def application(name: str | None) -> typer.Typer:
         context_settings={"help_option_names": []},  # `options.common` adds --help
     )
     app.callback()(_options)
-    for command in [name] if name in COMMANDS else COMMANDS:
-        module = importlib.import_module(f"repro_env.cli.{command}")
+    for name, text in COMMANDS.items():
+        module: Any = importlib.import_module(f"repro_env.cli.{name}") if name in names else None
         if hasattr(module, "group"):
-            app.add_typer(module.group, name=command, help=COMMANDS[command])
+            app.add_typer(module.group, name=name, help=text)
         else:
-            parser_class = getattr(module, "Command", None)
-            app.command(name=command, cls=parser_class, short_help=COMMANDS[command])(module.command)
+            app.command(name, cls=getattr(module, "Command", None), short_help=text)(getattr(module, "command", _options))
     return app
 
 
-def parser(name: str | None) -> Any:
-    """The parser of `application(name)`; every command also has the common options."""
+def parser(*names: str) -> Any:
+    """The parser of `application(*names)`; every command also has the common options."""
     from typer.main import get_command
 
     from repro_env.cli.ui import options
 
-    command = get_command(application(name))
+    command = get_command(application(*names))
     options.add_common(command)
     return command
 
@@ -103,7 +102,7 @@ def _options(
 def run(arguments: Sequence[str]) -> int:
     """Run one command line. Returns the exit code. Raises `ReproEnvError`; `UsageError` for a wrong command line."""
     name = next((word for word in arguments if not word.startswith("-")), "")
-    command = parser(arguments[0] if arguments else None)
+    command = parser(name)
     in_json, messages.Screen.json = messages.Screen.json, False  # `ci` runs other commands
     try:
         with (

@@ -5,14 +5,15 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+from repro_env.api.capture import CaptureResult, capture
 from repro_env.cli.ui import messages
 from repro_env.cli.ui.options import parse_mounts, parse_source, value
-
-if TYPE_CHECKING:
-    from repro_env.api.capture import CaptureResult
-    from repro_env.schema.environment import Variables
+from repro_env.environment.machine import variables
+from repro_env.environment.source import exclusions
+from repro_env.environment.source.selection import CAP
+from repro_env.schema.environment import Variables
 
 _GARBAGE = 100_000
 """New objects before Python searches for cycles. Capture makes hundreds of thousands, and keeps nearly all of them."""
@@ -68,8 +69,6 @@ def command(
 
     Files that cannot be downloaded again are bundled with the spec. The capture fails if a file seems to contain a secret.
     """
-    from repro_env.api.capture import capture
-
     gc.set_threshold(_GARBAGE)
     result = capture(
         source,
@@ -92,8 +91,6 @@ def command(
 
 def _facts(result: CaptureResult) -> dict[str, object]:
     """The object that `--json` prints. Its keys are stable."""
-    from repro_env.environment.machine import variables
-
     spec, target = result.spec, result.target
     return {
         "spec": result.path,
@@ -113,8 +110,6 @@ def _facts(result: CaptureResult) -> dict[str, object]:
 
 def _print(result: CaptureResult) -> None:
     """Print what was captured, and what needs attention. `show` prints everything."""
-    from repro_env.environment.source import exclusions
-
     spec, observed, size = result.spec, result.spec.observed, messages.size
     count = len(spec.identity.packages) + len(spec.identity.distributions)
     downloadable = sum(hint.origin in ("index", "direct") for hint in (*spec.hints.wheels, *spec.hints.packages))
@@ -138,8 +133,6 @@ def _print(result: CaptureResult) -> None:
     excluded.sort(key=lambda row: (-row.size, row.path))
     rows += _attention("left out", [f"{row.path}{f' ({size(row.size)})' if row.size else ''}: {row.why}" for row in excluded])
     if observed.source is not None and any(row.why.startswith("git-ignored") for row in excluded):
-        from repro_env.environment.source.selection import CAP
-
         rows.append(("", f"git-ignored data is not captured; runs in this directory still see it, up to {size(CAP)}"))
     rows += [("data", f"{data.path}, {data.files:,} file{'s' * (data.files != 1)}, {size(data.size)}") for data in observed.data]
     rows += [("note", note) for note in (*observed.notes, *_variable_notes(observed.variables))]
@@ -161,8 +154,6 @@ def _is_verbose() -> bool:
 
 def _variable_notes(observed: Variables) -> Iterator[str]:
     """Notes on variables that are set here and not captured."""
-    from repro_env.environment.machine import variables
-
     names = sorted(variables.unlisted(observed.named))
     plain = [name for name in names if not variables.is_secret(name)]
     secret = [name for name in names if variables.is_secret(name)]

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from repro_env.api.check import CheckResult, check
+from repro_env.cli.ui import differences as difference
 from repro_env.cli.ui import messages
 from repro_env.cli.ui.options import AllOption, SourceOption, SpecArgument, parse_mounts, value
+from repro_env.cli.ui.page import Page
 from repro_env.schema.errors import UsageError
-
-if TYPE_CHECKING:
-    from repro_env.api.check import CheckResult
-    from repro_env.schema.spec import Spec
+from repro_env.schema.spec import Spec
+from repro_env.specs.argument import open_spec
 
 
 def command(
@@ -49,9 +50,6 @@ def command(
 
     Exit code 0: nothing changed. 1: something changed, or could not be compared.
     """
-    from repro_env.api.check import check
-    from repro_env.specs.argument import open_spec
-
     if environment and project:
         raise UsageError("--environment and --project are mutually exclusive", hint="leave out both to check everything")
     for option, given, excluded, scope in (
@@ -85,9 +83,6 @@ def command(
 
 
 def _print(spec: Spec, directory: Path, checked: CheckResult, *, all_: bool) -> None:
-    from repro_env.cli.ui import differences as difference
-    from repro_env.cli.ui.page import Page
-
     page = Page.of_stdout(most=None if all_ else difference.SHOWN)
     page.row("spec", f"{directory} ({spec.digest[7:19]})", indent=0)
     page.row("environment", checked.environment, indent=0)

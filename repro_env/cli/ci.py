@@ -7,19 +7,20 @@ import io
 import os
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 import typer
 
+from repro_env.api.doctor import Diagnosis, examine
 from repro_env.cli import app as commands
 from repro_env.cli import exec as exec_command
 from repro_env.cli.ui import github, messages
 from repro_env.cli.ui.options import SPEC, value
+from repro_env.registry.reference import parse
 from repro_env.schema.errors import ReproEnvError, SandboxError, UsageError
-
-if TYPE_CHECKING:
-    from repro_env.api.doctor import Diagnosis
+from repro_env.specs.argument import open_spec
+from repro_env.store.store import Store
 
 
 class _Report:
@@ -96,8 +97,6 @@ def command(
     The first step that fails ends the job, with the exit code of that step. In GitHub Actions, the result is also written as
     outputs, annotations and a job summary. Each option can also be set by a variable, for example REPRO_ENV_CI_EXEC for --exec.
     """
-    from repro_env.registry.reference import parse
-
     report, json = _Report(), messages.Screen.json
     messages.Screen.json = False  # of `ci`, not of the command of --exec
     with github.pause_commands(os.environ):
@@ -142,9 +141,6 @@ def _identify(report: _Report, spec: str) -> str | None:
 
     Returns the directory of the checked-out code if the spec is a bundle file or in a registry, else None.
     """
-    from repro_env.specs.argument import open_spec
-    from repro_env.store.store import Store
-
     store = Store.open()
     location = open_spec(spec or None, store=store, tell=messages.say)
     image = location.spec.expected.image_id
@@ -208,9 +204,6 @@ def _verify_options(options: dict[str, Any]) -> list[str]:
 
 
 def _diagnosis() -> Diagnosis:
-    from repro_env.api.doctor import examine
-    from repro_env.store.store import Store
-
     return examine(Store.open().root, Path.cwd())
 
 

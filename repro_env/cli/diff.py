@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from repro_env.cli.ui import messages
+from repro_env.api.diff import DiffResult, SideSummary, diff
+from repro_env.cli.ui import differences, messages
 from repro_env.cli.ui.options import AllOption
-
-if TYPE_CHECKING:
-    from repro_env.api.diff import DiffResult, SideSummary
+from repro_env.cli.ui.page import Page
 
 
 def command(
@@ -34,8 +33,6 @@ def command(
 
     Exit code 0: everything that was captured is the same. 1: something differs, or could not be compared.
     """
-    from repro_env.api.diff import diff
-
     comparison = diff(left, right, tell=messages.say)
     if not messages.answer_in_json(comparison):
         _print(comparison, all_=all_)
@@ -43,9 +40,6 @@ def command(
 
 
 def _print(comparison: DiffResult, *, all_: bool) -> None:
-    from repro_env.cli.ui import differences
-    from repro_env.cli.ui.page import Page
-
     page = Page.of_stdout(most=None if all_ else differences.SHOWN)
     page.row("A", _side(comparison.left), indent=0)
     page.row("B", _side(comparison.right), indent=0)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from repro_env.api.doctor import Diagnosis, examine
 from repro_env.cli.ui import messages
 from repro_env.cli.ui.options import value
+from repro_env.sandbox.doctor import ADMINISTRATOR
 from repro_env.schema.errors import ReproEnvError
-
-if TYPE_CHECKING:
-    from repro_env.api.doctor import Diagnosis
-    from repro_env.store.store import Store
+from repro_env.store.specs.lookup import locate
+from repro_env.store.store import Store
 
 
 def command(
@@ -28,9 +28,6 @@ def command(
 
     Exit code 0: runs work on this machine. 1: they do not.
     """
-    from repro_env.api.doctor import examine
-    from repro_env.store.store import Store
-
     store = Store.open()
     answer = examine(store.root, for_dir or Path.cwd())
     if not messages.answer_in_json(answer):
@@ -55,8 +52,6 @@ def _print(answer: Diagnosis, store: Store) -> None:
 
 def _next_command(store: Store) -> str:
     """The next command for the project in this directory."""
-    from repro_env.store.specs.lookup import locate
-
     try:
         spec, _ = locate(None, Path.cwd())
     except ReproEnvError:
@@ -66,7 +61,5 @@ def _next_command(store: Store) -> str:
 
 def _fix(text: str) -> str:
     """The fix, marked if only an administrator can apply it."""
-    from repro_env.sandbox.doctor import ADMINISTRATOR
-
     plain = text.removeprefix(ADMINISTRATOR)
     return f"fix: {text}" if plain == text else f"fix, by an administrator: {plain}"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import typer
 from typer.core import TyperCommand
 
+from repro_env.api.execute import FinishedRun, execute
 from repro_env.cli.ui import messages
 from repro_env.cli.ui.options import (
     EnvFileOption,
@@ -23,13 +24,10 @@ from repro_env.cli.ui.options import (
     runs_option,
     value,
 )
+from repro_env.runs.records.ids import short
 from repro_env.schema.errors import UsageError
-from repro_env.schema.run import Ids, Mode, Ranks, RunnerName
-
-if TYPE_CHECKING:
-    from repro_env.api.execute import FinishedRun
-    from repro_env.schema.progress import Tell
-    from repro_env.schema.run import End
+from repro_env.schema.progress import Tell
+from repro_env.schema.run import End, Ids, Mode, Ranks, RunnerName
 
 _GPUS = 1024
 
@@ -182,8 +180,6 @@ def words(context: Any) -> tuple[str, ...]:
 
 def run(options: Mapping[str, Any], command: Sequence[str]) -> int:
     """Run `repro-env exec`. Returns the exit code of the user's command. Raises `ReproEnvError`."""
-    from repro_env.api.execute import execute
-
     tell = messages.prefixed
     result = execute(command=command, **arguments(options), tell=tell)
     report_end(result, tell, runs=options["runs"])
@@ -228,8 +224,6 @@ def _parse_seed(text: str | None) -> Any:
 
 def report_end(result: FinishedRun, tell: Tell, *, runs: Path | None = None) -> None:
     """Report how a run ended: two lines, a warning for everything that may be lost, and details. `runs`: the value of --runs."""
-    from repro_env.runs.records.ids import short
-
     end = result.end
     tell(ending(result))
     for text in result.advice:

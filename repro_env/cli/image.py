@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from repro_env.api.image import Verified, verify_image
 from repro_env.cli.ui import messages
+from repro_env.cli.ui.differences import SHOWN
 from repro_env.cli.ui.options import AllOption, SpecOption
-
-if TYPE_CHECKING:
-    from repro_env.api.image import Verified
-
+from repro_env.cli.ui.page import Page
+from repro_env.store.store import Store
 
 group = typer.Typer(no_args_is_help=True)
 
@@ -33,9 +33,6 @@ def verify(
 
     Exit code 0: the image is intact, and it is the image of the spec. 1: there is a mismatch, or no spec to compare with.
     """
-    from repro_env.api.image import verify_image
-    from repro_env.store.store import Store
-
     result = verify_image(image, spec, Path.cwd(), store=Store.open(), tell=messages.say)
     if not messages.answer_in_json(result):
         _print(result, all_=all_)
@@ -43,9 +40,6 @@ def verify(
 
 
 def _print(result: Verified, *, all_: bool) -> None:
-    from repro_env.cli.ui.differences import SHOWN
-    from repro_env.cli.ui.page import Page
-
     page = Page.of_stdout(most=None if all_ else SHOWN)
     for report in result.reports:
         page.heading(report.name)

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from repro_env.cli.ui import messages
+from repro_env.api.lineage import lineage
+from repro_env.cli.ui import lineagepage, messages
 from repro_env.cli.ui.options import AllOption, parse_path, value
 
 
@@ -31,9 +32,6 @@ def command(
 
     Exit code 0: the run was found. 1: no known run made the file.
     """
-    from repro_env.api.lineage import lineage
-    from repro_env.cli.ui import lineagepage
-
     answer = lineage(what, runs=runs, tell=messages.say)
     spec = None if answer.spec is None else {"directory": answer.spec.directory}
     if not messages.answer_in_json(answer, spec=spec):

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from repro_env.api.pack import pack
 from repro_env.cli.ui import messages
 
 
@@ -37,8 +38,6 @@ def command(
 
     The same spec always gives the same bytes. If the command fails, no file is written.
     """
-    from repro_env.api.pack import pack
-
     bundle = pack(spec, file, everything=all_, frozen=frozen, tell=messages.say)
     if not messages.answer_in_json(bundle):
         messages.result(bundle.sha256)

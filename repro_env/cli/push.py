@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from repro_env.api.push import push
 from repro_env.cli.ui import messages
 from repro_env.cli.ui.options import SpecOption
 
@@ -29,8 +30,6 @@ def command(
     to the spec: commit it, so that rebuilds in a clone can download missing files from the registry. The credentials of
     `docker login` are used, and are not stored.
     """
-    from repro_env.api.push import push
-
     result = push(reference, spec, frozen=frozen, tell=messages.say)
     if not messages.answer_in_json(result):
         messages.result(result.image)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from repro_env.api.rebuild import Rebuilt, rebuild
+from repro_env.api.send import Delivery, send
 from repro_env.cli.ui import messages
 from repro_env.cli.ui.options import DryRunOption, SpecArgument, value
+from repro_env.delivery.builder.build import Plan
+from repro_env.delivery.targets import argument
 from repro_env.schema.errors import UsageError
-
-if TYPE_CHECKING:
-    from repro_env.api.send import Delivery
-    from repro_env.delivery.builder.build import Plan
+from repro_env.specs.argument import open_spec
+from repro_env.store.store import Store
 
 
 def command(
@@ -48,11 +50,6 @@ def command(
 
     Missing files are downloaded and verified. The command fails if the image would not be identical to the captured one.
     """
-    from repro_env.api.rebuild import Rebuilt, rebuild
-    from repro_env.delivery.targets import argument
-    from repro_env.specs.argument import open_spec
-    from repro_env.store.store import Store
-
     options = [name for name, given in (("--with-source", with_source), ("--user", user is not None)) if given]
     if output is None and options:
         raise UsageError(f"{options[0]} requires --output", hint=f"choose an output: {argument.FORMS}")
@@ -64,8 +61,6 @@ def command(
     if output is None:
         result = rebuild(location, dry_run=dry_run, store=store, tell=messages.say)
     else:
-        from repro_env.api.send import send
-
         target = argument.parse(output)
         result = send(
             location, target, dry_run=dry_run, source=with_source, frozen=frozen, user=user, store=store, tell=messages.say

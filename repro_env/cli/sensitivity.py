@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+from repro_env.api.execute import FinishedRun, check_command, execute
+from repro_env.api.sensitivity import Found, over_seeds, own_seeds, parse_metric
 from repro_env.cli import exec as exec_command
 from repro_env.cli.ui import messages
 from repro_env.cli.ui.options import runs_option, value
-
-if TYPE_CHECKING:
-    from repro_env.api.execute import FinishedRun
-    from repro_env.api.sensitivity import Found
+from repro_env.compare import sensitivity
+from repro_env.compare.sensitivity import FEW
+from repro_env.runs.records.ids import short
+from repro_env.runs.start.request import seed_of
+from repro_env.schema.progress import Details
+from repro_env.specs.argument import open_spec
+from repro_env.store.store import Store
 
 _SHOWN = 40
 """Metrics in a table."""
@@ -57,13 +62,6 @@ class Command(exec_command.SimilarCommand):
     @staticmethod
     def run(options: Mapping[str, Any], command: Sequence[str]) -> int:
         """Run `repro-env sensitivity`. Raises `ReproEnvError`."""
-        from repro_env.api.execute import check_command, execute
-        from repro_env.api.sensitivity import over_seeds, parse_metric
-        from repro_env.runs.start.request import seed_of
-        from repro_env.schema.progress import Details
-        from repro_env.specs.argument import open_spec
-        from repro_env.store.store import Store
-
         check_command(command)
         metric, tell, arguments = (
             parse_metric(options["metric"]),
@@ -92,8 +90,6 @@ class Command(exec_command.SimilarCommand):
 
 def page(result: Found) -> list[str]:
     """The lines to print: one metric with its value for each seed, or a table of several metrics."""
-    from repro_env.compare import sensitivity
-
     lines: list[str] = []
     metrics = [(metric, metric.spread) for metric in result.metrics if metric.spread is not None]
     if len(metrics) == 1:
@@ -134,10 +130,6 @@ def page(result: Found) -> list[str]:
 
 def notes(result: Found, runs: Path | None = None) -> list[str]:
     """The lines on stderr after the last run. `runs`: the value of --runs."""
-    from repro_env.api.sensitivity import own_seeds
-    from repro_env.compare.sensitivity import FEW
-    from repro_env.runs.records.ids import short
-
     failed = [run for run in result.runs if run.exit_code]
     lines = []
     if failed:

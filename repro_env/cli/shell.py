@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from repro_env.api.execute import execute
 from repro_env.cli import exec as exec_command
 from repro_env.cli.ui import messages
 from repro_env.schema.errors import UsageError
+from repro_env.store.store import Store
 
 
 def command() -> None:
@@ -29,9 +31,6 @@ class Command(exec_command.SimilarCommand):
             raise UsageError("`shell` does not accept a command", hint=f"use `repro-env exec {command[0]}`")
         if options["runner"] == "host":
             raise UsageError("`shell` does not support --runner host", hint="use your own shell with the environment active")
-        from repro_env.api.execute import execute
-        from repro_env.store.store import Store
-
         store = Store.open()
         with store.temp.directory() as temporary:
             arguments = {**exec_command.arguments(options), "runs": temporary / "runs", "keeps_record": False, "store": store}

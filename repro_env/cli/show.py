@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from repro_env.cli.ui import messages
+from repro_env.api.show import show
+from repro_env.cli.ui import messages, specpage
 from repro_env.cli.ui.options import AllOption, SpecArgument
+from repro_env.cli.ui.page import Page
 
 SHOWN = 10
 """Entries of a list that are shown without --all."""
@@ -22,10 +24,6 @@ def command(
 
     The command reads only the spec, the names and sizes of its blobs, and the local store. It is safe for untrusted specs.
     """
-    from repro_env.api.show import show
-    from repro_env.cli.ui import specpage
-    from repro_env.cli.ui.page import Page
-
     shown = show(spec, tell=messages.say)
     if messages.answer_in_json(shown):
         return

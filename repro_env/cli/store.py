@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from repro_env.api import store as use_case
+from repro_env.api.store import Collected, sum_by_kind
 from repro_env.cli.ui import messages
 from repro_env.cli.ui.options import DryRunOption, value
 from repro_env.schema.errors import UsageError
-
-if TYPE_CHECKING:
-    from repro_env.api.store import Collected
+from repro_env.store.store import Store
 
 KEEP_DAYS = 30.0
 _WORDS = {
@@ -34,9 +34,6 @@ group = typer.Typer(no_args_is_help=True)
 @group.command()
 def usage() -> None:
     """Show the disk usage of the store."""
-    from repro_env.api import store as use_case
-    from repro_env.store.store import Store
-
     result = use_case.measure(Store.open())
     if messages.answer_in_json(result):
         return
@@ -65,9 +62,6 @@ def gc(
     dry_run: DryRunOption = False,
 ) -> None:
     """Remove entries that were not used recently. Entries that a run or build is using are kept."""
-    from repro_env.api import store as use_case
-    from repro_env.store.store import Store
-
     most = None if max_size is None else parse_size(max_size)
     days = KEEP_DAYS if keep_days is None and most is None else keep_days
     result = use_case.collect(Store.open(), keep_days=days, max_size=most, dry_run=dry_run, tell=messages.say)
@@ -88,8 +82,6 @@ def parse_size(text: str, option: str = "--max-size") -> int:
 
 
 def _gc_lines(result: Collected, most: int | None) -> list[str]:
-    from repro_env.api.store import sum_by_kind
-
     counts = sum_by_kind(result.items)
     verb = "would remove" if result.dry_run else "removed"
     lines = [f"{verb}  {_WORDS[kind]}: {count:,}, {messages.size(size)}" for kind, (count, size) in counts.items()]

@@ -6,10 +6,11 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from repro_env.api.verify import Verified, verify
 from repro_env.cli.ui import messages
 from repro_env.cli.ui.options import (
     AllOption,
@@ -24,15 +25,14 @@ from repro_env.cli.ui.options import (
     runs_option,
     value,
 )
-from repro_env.schema.errors import UsageError
+from repro_env.cli.ui.page import Page
+from repro_env.compare.outputs import ignorefile
+from repro_env.compare.outputs.comparison import File
+from repro_env.compare.outputs.ignorefile import Accepted
+from repro_env.compare.outputs.verdict import Verdict
+from repro_env.runs.records import verdicts
+from repro_env.schema.errors import ReproEnvError, UsageError
 from repro_env.schema.run import RunnerName
-
-if TYPE_CHECKING:
-    from repro_env.api.verify import Verified
-    from repro_env.cli.ui.page import Page
-    from repro_env.compare.outputs.comparison import File
-    from repro_env.compare.outputs.ignorefile import Accepted
-    from repro_env.compare.outputs.verdict import Verdict
 
 _SHOWN = 10
 """Files of one kind, and texts for --ignore, that are shown without --all."""
@@ -130,9 +130,6 @@ def command(
     Exit code 0: every result has the expected level or a better one. 1: a result has a lower level, or nothing was compared.
     128 + N: signal N ended the command.
     """
-    from repro_env.api.verify import verify
-    from repro_env.cli.ui.page import Page
-
     verification = verify(
         run,
         runs=runs,
@@ -167,8 +164,6 @@ def command(
 
 
 def _accept(result: Verified) -> Accepted | None:
-    from repro_env.compare.outputs import ignorefile
-
     if result.verdict.same:
         return None
     if result.project is None:
@@ -178,10 +173,6 @@ def _accept(result: Verified) -> Accepted | None:
 
 def _keep(result: Verified, *, complete: bool) -> None:
     """Write the verdict to the directory of the run. If that fails, print a warning."""
-    from repro_env.cli.ui.page import Page
-    from repro_env.runs.records import verdicts
-    from repro_env.schema.errors import ReproEnvError
-
     if result.verdict.level is None:
         return
     page = Page(most=None if complete else _SHOWN)

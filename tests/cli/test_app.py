@@ -60,7 +60,7 @@ def commands(command: Any, words: tuple[str, ...] = ()) -> Iterator[Any]:
         yield from commands(subcommand, (*words, name))
 
 
-@pytest.mark.parametrize("command", list(commands(app.parser(None))))
+@pytest.mark.parametrize("command", list(commands(app.parser(*app.COMMANDS))))
 def test_every_command_has_the_options_quiet_and_verbose(command: Any, capsys: pytest.CaptureFixture[str]) -> None:
     def run(*options: str) -> None:
         required = [param for param in command.params if param.param_type_name == "argument" and param.required]
