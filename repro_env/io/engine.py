@@ -124,15 +124,6 @@ def _check_socket(where: str, timeout: float) -> None:
             connection.connect(path)
 
 
-def available(address: str = "") -> bool:
-    """Whether an engine answers within 5 seconds."""
-    try:
-        connect(address, timeout=5).close()
-    except EngineError:
-        return False
-    return True
-
-
 def facts(version: Mapping[str, Any], info: Mapping[str, Any], *, where: str) -> Facts:
     """Interpret the engine's answers to `/version` and `/info`. `where`: the address of the engine."""
     components = [str(component.get("Name", "")).lower() for component in version.get("Components") or ()]

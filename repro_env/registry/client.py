@@ -84,15 +84,17 @@ class Registry:
             stated = answer.headers.get(DIGEST_HEADER, "")
         return stated if is_digest(stated) else self.manifest(repository, ref)[2]
 
+    def parsed(self, repository: str, ref: str) -> tuple[Manifest | Index, bytes, str]:
+        """A manifest or index, its bytes and its digest. Raises as `manifest`, and `ArtifactError` if it is invalid."""
+        data, media_type, digest = self.manifest(repository, ref)
+        return parse(data, media_type, where=self.where(repository, ref)), data, digest
+
     def image(self, repository: str, ref: str, *, architecture: str) -> tuple[Manifest, bytes, str]:
         """The manifest of an image, its bytes and its digest; from an index, those of the image for this platform."""
-        data, media_type, digest = self.manifest(repository, ref)
-        where = self.where(repository, ref)
-        manifest = parse(data, media_type, where=where)
+        manifest, data, digest = self.parsed(repository, ref)
         if isinstance(manifest, Index):
-            chosen = choose(manifest, architecture=architecture, where=where)
-            data, media_type, digest = self.manifest(repository, chosen.digest)
-            manifest = parse(data, media_type, where=self.where(repository, digest))
+            chosen = choose(manifest, architecture=architecture, where=self.where(repository, ref))
+            manifest, data, digest = self.parsed(repository, chosen.digest)
             if isinstance(manifest, Index):
                 what = "this is an index within an index"
                 raise ArtifactError(what, where=self.where(repository, digest), hint="use the digest of the image itself")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from repro_env.delivery.builder import remote
 from repro_env.delivery.builder.remote import SPEC_TYPE, TITLE, Copy
-from repro_env.oci.manifest import Index, Manifest, parse
+from repro_env.oci.manifest import Index, Manifest
 from repro_env.registry import referrers
 from repro_env.registry.client import Registry
 from repro_env.registry.reference import Reference
@@ -54,11 +54,9 @@ def _find(registry: Registry, ref: Reference, tell: Tell) -> tuple[Copy, Manifes
 
 
 def _manifest(registry: Registry, ref: Reference, tag_or_digest: str) -> tuple[Manifest, str]:
-    where = registry.where(ref.repository, tag_or_digest)
-    data, media_type, digest = registry.manifest(ref.repository, tag_or_digest)
-    manifest = parse(data, media_type, where=where)
+    manifest, _, digest = registry.parsed(ref.repository, tag_or_digest)
     if isinstance(manifest, Index):
-        what = "this is an index of several images, which repro-env does not push"
+        what, where = "this is an index of several images, which repro-env does not push", f"{ref.name}@{digest}"
         raise ArtifactError(what, where=where, hint="name the image that was pushed, by its tag or digest")
     return manifest, digest
 

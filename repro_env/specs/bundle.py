@@ -8,6 +8,7 @@ from pathlib import Path
 from repro_env.delivery.builder.layers import artifacts_of, named_trees
 from repro_env.io.files import CHUNK, open_regular
 from repro_env.oci import tar
+from repro_env.oci.layer import Measured
 from repro_env.schema import spec as specs
 from repro_env.schema.errors import ArtifactError
 from repro_env.store.blobs import write_hashed
@@ -67,8 +68,7 @@ def _fill(directory: Path, path: Path) -> None:
         if name.endswith(".gz") and name.removesuffix(".gz") in names:
             raise _error(f"this archive has the blob {name[:16]}… twice", where)
         try:
-            for _ in blobs.chunks(digest, sizes[digest]):
-                pass
+            Measured(blobs.chunks(digest, sizes[digest])).read()
         except ArtifactError as error:
             raise _error(f"the blob {name[:16]}… in this archive is damaged: {error.what}", where) from None
 

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from repro_env.io import engine
 from tests.e2e import parts
 from tests.parts import need
+from tests.sandbox import engines
 
 IMAGE = f"repro-env-test-lines-{secrets.token_hex(4)}:v1"
 STAGES: list[str] = []
@@ -65,7 +65,7 @@ def named(line: str) -> str:
 @pytest.fixture(scope="module")
 def project(small: parts.Project) -> Iterator[parts.Project]:
     """A project with its `.venv` and an editable install, captured; not below /tmp, which lines of the docs cover."""
-    need(shutil.which("docker") and engine.available(), "a Docker engine: apt-get install docker.io, and dockerd running")
+    need(shutil.which("docker") and engines.answers(), "a Docker engine: apt-get install docker.io, and dockerd running")
     with tempfile.TemporaryDirectory(prefix="repro-env-test-", dir="/var/tmp") as made:
         directory = Path(made) / "project"
         python = parts.venv(directory / ".venv", "packaging==26.3", own_pip=False)

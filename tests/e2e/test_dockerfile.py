@@ -31,6 +31,7 @@ from repro_env.store.specs.blobs import SpecBlobs
 from repro_env.store.store import Store
 from tests.e2e import parts
 from tests.parts import need
+from tests.sandbox import engines
 
 NAME = f"repro-env-test-dockerfile-{secrets.token_hex(4)}"
 KEPT: list[str] = []
@@ -65,7 +66,7 @@ class SpecDirectory:
 
 @pytest.fixture(scope="module")
 def opened() -> Iterator[engine.Engine]:
-    need(shutil.which("docker") and engine.available(), "a Docker engine: apt-get install docker.io, and dockerd running")
+    need(shutil.which("docker") and engines.answers(), "a Docker engine: apt-get install docker.io, and dockerd running")
     with engine.connect() as opened:
         yield opened
         for image in opened.client.api.images(name=NAME):

@@ -29,11 +29,11 @@ DOCKER = "unix:///var/run/docker.sock"
 
 def docker() -> str:
     """The address of the machine's Docker."""
-    need(os.getuid() == 0 and _answers(DOCKER), "a Docker engine that answers, and uid 0 (.ci/run starts one)")
+    need(os.getuid() == 0 and answers(DOCKER), "a Docker engine that answers, and uid 0 (.ci/run starts one)")
     return DOCKER
 
 
-def _answers(address: str) -> bool:
+def answers(address: str = "") -> bool:
     """Whether an engine answers, with the default timeout, because a busy engine is slow."""
     try:
         engines.connect(address).close()
@@ -115,7 +115,7 @@ def _service(command: Sequence[str], address: Path, log: Path, env: Mapping[str,
         process = subprocess.Popen(command, stdout=file, stderr=file, env={**os.environ, **env})
     try:
         deadline = time.monotonic() + 200
-        while not engines.available(f"unix://{address}"):
+        while not answers(f"unix://{address}"):
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < deadline, log.read_text()
             time.sleep(0.05)

@@ -15,7 +15,7 @@ import msgspec
 
 from repro_env.io.files import atomic_write, read_regular
 from repro_env.oci.config import ImageConfig
-from repro_env.oci.manifest import Descriptor, Manifest, parse
+from repro_env.oci.manifest import Descriptor, Manifest
 from repro_env.registry import reference
 from repro_env.registry.client import Registry
 from repro_env.schema import codec
@@ -168,8 +168,7 @@ class Copies:
         registry = Registry(ref.host)
         for digest, blobs_of in ((copy.image, _layers), (copy.spec, _files)):
             try:
-                data, media_type, _ = registry.manifest(ref.repository, digest)
-                manifest = parse(data, media_type, where=registry.where(ref.repository, digest))
+                manifest = registry.parsed(ref.repository, digest)[0]
                 for content, blob, is_gzip in blobs_of(manifest, registry, ref.repository):
                     offer = Offer(registry, ref.repository, blob.digest, blob.size, is_gzip)
                     offers.setdefault(content, []).append(offer)

@@ -20,6 +20,7 @@ from repro_env.delivery.builder.remote import HINT, Copies
 from repro_env.io.files import sha256_of
 from repro_env.oci import tar
 from repro_env.oci import wheel as rule
+from repro_env.oci.layer import Measured
 from repro_env.schema import redact
 from repro_env.schema.artifact import Size, TreeBlob, Wheel
 from repro_env.schema.codec import Frozen
@@ -309,8 +310,8 @@ class Sources:
     def peek_tree(self, what: str, tree: TreeBlob, *, ask: bool = False) -> Item:
         """Return where a tree is. `ask`: also check the bytes of a blob. Raises `ArtifactError` if it is not found."""
         if (path := self.blobs.path(tree.sha256)) is not None:
-            for _ in self.blobs.chunks(tree.sha256, tree.size) if ask else ():
-                pass
+            if ask:
+                Measured(self.blobs.chunks(tree.sha256, tree.size)).read()
             return Item(what=what, origin="bundled", where=str(path), size=tree.size)
         if self._store.layers.path(tree.sha256) is not None:
             return Item(what=what, origin="layer", size=tree.size)
@@ -339,12 +340,10 @@ class Sources:
     def checked_tree(self, what: str, tree: TreeBlob) -> Path:
         """Return the blob's file as `bring_tree` does, after a check of its bytes. A damaged one is fetched again."""
         path = self.bring_tree(what, tree)
-        if not self.blobs.has(tree.sha256, self._store.facts):
-            try:
-                for _ in self.blobs.chunks(tree.sha256, tree.size):
-                    pass
-            except ArtifactError as error:
-                path = self.bring_tree(what, tree, after=error)
+        try:
+            self.blobs.check(tree.sha256, self._store.facts)
+        except ArtifactError as error:
+            path = self.bring_tree(what, tree, after=error)
         return path
 
     def _restore_from_layer(self, tree: TreeBlob) -> bool:

@@ -40,12 +40,6 @@ BLOB_DIGEST = "bundled-blob"
 _LISTED = "bundled-entries"
 
 
-class _Listed(msgspec.Struct, frozen=True):
-    """The stored list of a tree's paths."""
-
-    entries: tuple[Entry, ...]
-
-
 class SpecBlobs:
     """One directory of bundled blobs."""
 
@@ -103,7 +97,7 @@ class SpecBlobs:
             with room(self.directory, size or 0), self._temp.directory() as temporary:
                 write_hashed(temporary / name, chunks)
                 try:
-                    actual_size = sum(map(len, SpecBlobs(temporary).chunks(digest, size)))
+                    restored = Measured(SpecBlobs(temporary).chunks(digest, size)).read()
                 except ArtifactError as error:
                     raise ArtifactError(
                         f"the blob from this source is not the one in the spec: {error.what}", where=where, hint=_HINT
@@ -114,22 +108,22 @@ class SpecBlobs:
             raise ArtifactError(
                 f"the directory cannot be written: {error.strerror}", where=str(self.directory), hint=hint
             ) from None
-        return actual_size
+        return restored.size
+
+    def check(self, digest: str, facts: FactCache) -> None:
+        """Raise `ArtifactError` if the blob is missing or damaged. It is read once, and again only if the file changes."""
+        path = self.path(digest)
+        key = file_key(path) if path is not None else ""
+        if facts.get("bundled", key) is None:
+            Measured(self.chunks(digest)).read()
+            facts.put("bundled", key, b"whole")
 
     def has(self, digest: str, facts: FactCache) -> bool:
-        """Return whether the blob is there and undamaged. It is read once, and again only if the file changes."""
-        path = self.path(digest)
-        if path is None:
-            return False
-        key = file_key(path)
-        if facts.get("bundled", key) is not None:
-            return True
+        """Return whether the blob is there and undamaged."""
         try:
-            for _ in self.chunks(digest):
-                pass
+            self.check(digest, facts)
         except ArtifactError:
             return False
-        facts.put("bundled", key, b"whole")
         return True
 
     def file(self, digest: str, size: int, blobs: Blobs) -> Path | None:
@@ -161,14 +155,14 @@ class SpecBlobs:
         """
         path, key = self.path(blob.sha256), f"{blob.sha256} {blob.size}"
         if path is not None and facts.get("bundled", file_key(path)) is not None:
-            listed = facts.recall(_LISTED, key, _Listed)
+            listed = facts.recall(_LISTED, key, list[Entry])
             if listed is not None:
-                return list(listed.entries)
+                return listed
         entries = []
         for entry, chunks in self.tree(blob):
             sha256 = hex_of(Measured(chunks).read().digest) if entry.kind == "file" else ""
             entries.append(msgspec.structs.replace(entry, sha256=sha256))
-        facts.put(_LISTED, key, codec.canonical(_Listed(tuple(entries))))
+        facts.put(_LISTED, key, codec.canonical(entries))
         return entries
 
     def packed(self, blob: TreeBlob) -> Iterator[bytes]:
