@@ -105,7 +105,7 @@ def inspect(request: Request, facts: Interpretation, scanned: Scan, packaged: Ma
         f"{root}/{file.path}"
         for root, found, _ in directories
         for file in found
-        if file.kind == "file" and _is_library(file.path)
+        if file.kind == "file" and ".so" in file.path.rpartition("/")[2]
     ]
     outside = [
         path for path in (*report.mapped, *report.deferred) if not path.startswith(f"{os.path.realpath(sites[0].prefix)}/")
@@ -142,7 +142,3 @@ def inspect(request: Request, facts: Interpretation, scanned: Scan, packaged: Ma
     )
     paths = live.lower_entries
     return msgspec.structs.replace(live, sites=(sites[0], *(site.without_packaged(paths) for site in sites[1:])))
-
-
-def _is_library(path: str) -> bool:
-    return ".so" in path.rpartition("/")[2]

@@ -58,7 +58,7 @@ def find_external_paths(
     external_paths: list[ExternalPath] = []
     complete: list[Path] = []
     for path in sorted(root for root in _roots(startup, sites) if not _is_system(root)):
-        path = _archive(path)
+        path = next((parent for parent in path.parents if parent.is_file()), path)  # the zip file of `libs.zip/lib`
         root = Path(os.path.realpath(path))
         if any(path.is_relative_to(parent) for parent in covered) or not path.exists():
             continue
@@ -71,11 +71,6 @@ def find_external_paths(
         else:
             external_paths.append(ExternalPath(root.parent, path, tuple(walk(root.parent, skip=_all_but(root.name)))))
     return tuple(external_paths)
-
-
-def _archive(named: Path) -> Path:
-    """The zip file that a `sys.path` entry is in (`libs.zip/lib`); any other path unchanged."""
-    return next((parent for parent in named.parents if parent.is_file()), named)
 
 
 def _describe_excluded(root: Path, tree: selection.SourceTree) -> str:

@@ -72,7 +72,10 @@ class Site(msgspec.Struct, frozen=True):
     def with_generated(self, generated: Mapping[str, bytes]) -> Site:
         """The site as if it contained these files, by path relative to the prefix."""
         live = {file.path: file for file in self.found}
-        changed = {path: _generated_file(path, data, live.get(path)) for path, data in generated.items()}
+        keys = {path: file.key for path, file in live.items()}
+        changed = {
+            path: Found(path, "file", False, len(data), "", keys.get(path, (0, 0, 0, 0, 0))) for path, data in generated.items()
+        }
         digests = {path: hashlib.sha256(data).hexdigest() for path, data in generated.items()}
         return msgspec.structs.replace(self, found=tuple((live | changed).values()), hashes=self.hashes | digests)
 
@@ -86,10 +89,6 @@ def list_site(number: int, facts: Interpretation, layout: Layout, scanned: distr
     """A site before its files are hashed."""
     found = list_files(facts, layout, scanned)
     return Site(number, layout, scanned, found, {}, fingerprint(found))
-
-
-def _generated_file(path: str, data: bytes, live: Found | None) -> Found:
-    return Found(path, "file", False, len(data), "", live.key if live is not None else (0, 0, 0, 0, 0))
 
 
 def other_sites(facts: Interpretation, startup: Startup) -> tuple[Layout, ...]:

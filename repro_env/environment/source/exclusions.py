@@ -227,11 +227,9 @@ class Rules:
             if why == _GIT_IGNORED:
                 self._only_parents.update(parent_directories(path))
         is_measured = self._measure and (outer is not None or why not in USUAL_REASONS)
-        self._sizes[path if outer is None else outer] += self._size(path, is_dir) if is_measured else 0
+        size = (self._survey(path).size if is_dir else _file_size(f"{self._root}/{path}")) if is_measured else 0
+        self._sizes[path if outer is None else outer] += size
         return True
-
-    def _size(self, path: str, is_dir: bool) -> int:
-        return self._survey(path).size if is_dir else _file_size(f"{self._root}/{path}")
 
     def _survey(self, directory: str) -> Survey:
         if directory not in self._surveys:

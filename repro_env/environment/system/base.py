@@ -98,11 +98,13 @@ def system_files(needs: Needs, system: Database, hashes: FileHashes) -> SystemFi
     `system`: the machine's package database. Raises `LockError` for a missing locale, `UsageError` for an unknown program.
     """
     requested = [program for name in needs.programs for program in find(system, name)]
-    directories = {program.directory: _walk(program.directory) for program in requested if program.directory}
+    directories = [program.directory for program in requested if program.directory]
+    unpackaged = LiveTree()
+    for directory in directories:
+        unpackaged.add_directory(directory)
     locale = next(iter(needs.startup.locale.split()), "")
-    executables = [program.file for program in requested if program.file]
-    executables += [path for tree in directories.values() for path in tree.binaries()]
-    libraries = systemlibraries.find_system_libraries(needs, executables)
+    programs = [program.file for program in requested if program.file]
+    libraries = systemlibraries.find_system_libraries(needs, [*programs, *unpackaged.binaries()])
     basics = [real(found) for name in SHELL_PROGRAMS if (found := shutil.which(name, path=SYSTEM_PATH))]
     basics += [real(OS_RELEASE), *(f"{real(path)}/{name}" for path in needs.directories for name in list_names(path))]
     owners = system.owners([*basics, *libraries.paths, *(path for program in requested for path in program.chain)])
@@ -113,11 +115,8 @@ def system_files(needs: Needs, system: Database, hashes: FileHashes) -> SystemFi
     for package in chosen:
         missing += _collect(tree, system, package, _translations(locale))
     unpackaged_paths = _unpackaged_paths(needs, libraries, requested, owners)
-    unpackaged = LiveTree()
     for path in sorted(unpackaged_paths):
         unpackaged.follow(path)
-    for inner in directories.values():
-        unpackaged.merge(inner)
     for path in (*libraries.spelled, *(path for program in requested for path in program.chain[:1])):
         if real(path) in owners and _is_system_path(path):
             tree.follow(path)
@@ -128,7 +127,6 @@ def system_files(needs: Needs, system: Database, hashes: FileHashes) -> SystemFi
     _add_alternatives(tree)
     _add_locale(tree, locale)
     _add_certificates(tree)
-    notes = list(libraries.notes)
 
     library_path, uncaptured = _library_path(needs, libraries, tree, unpackaged)
     libpython = needs.facts.interpreter.libpython
@@ -147,9 +145,8 @@ def system_files(needs: Needs, system: Database, hashes: FileHashes) -> SystemFi
     own = sort_with_parents(entry for entry in upper.entries if base_entries.get(entry.path) != entry)
     sizes = {f"/{entry.path}": entry.size for entry in own if entry.kind == "file"}
     bundled = _describe_unpackaged(sorted(unpackaged_paths), directories, sizes)
-    if bundled:
-        size = sum(item.size for item in bundled)
-        notes.append(f"files that belong to no package of this system are bundled: {size:,} bytes in all; each is listed")
+    size = sum(item.size for item in bundled)
+    note = f"files that belong to no package of this system are bundled: {size:,} bytes in all; each is listed"
     digests = {f"/{entry.path}": entry.sha256 for entry in (*finished.entries, *own) if entry.sha256}
     return SystemFiles(
         base=finished,
@@ -159,7 +156,7 @@ def system_files(needs: Needs, system: Database, hashes: FileHashes) -> SystemFi
         libraries=_used_libraries(system, libraries, owners, digests),
         library_path=library_path,
         unknown=tuple(sorted(map(redact.line, {*libraries.unknown, *missing, *uncaptured}))),
-        notes=tuple(sorted(map(redact.line, set(notes)))),
+        notes=tuple(sorted(map(redact.line, {*libraries.notes, *([note] if bundled else [])}))),
     )
 
 
@@ -186,12 +183,6 @@ def _packages(
         requested += [program.package] if program.package else []
         roots += [*requested, *(recommended for package in requested for recommended in system.recommendations(package))]
     return system.with_dependencies(roots)
-
-
-def _walk(directory: str) -> LiveTree:
-    tree = LiveTree()
-    tree.add_directory(directory)
-    return tree
 
 
 def _collect(tree: LiveTree, system: Database, package: Package, translations: frozenset[str]) -> list[str]:
@@ -349,9 +340,8 @@ def _loader_cache(trees: Sequence[LiveTree], libpython: str | None) -> bytes:
     return ldcache.write(filter(is_captured, loader.host_cache()))
 
 
-def _describe_unpackaged(paths: Sequence[str], directories: Iterable[str], sizes: Mapping[str, int]) -> tuple[Bundled, ...]:
+def _describe_unpackaged(paths: Sequence[str], directories: Sequence[str], sizes: Mapping[str, int]) -> tuple[Bundled, ...]:
     """A description of each directory of `--with` and of each other file, sorted. `sizes`: bytes by path in the tree."""
-    directories = tuple(directories)
     found = {directory: sum(size for path, size in sizes.items() if within(path, (directory,))) for directory in directories}
     found |= {path: sizes[path] for path in paths if path in sizes and not within(path, directories)}
     why = "belongs to no package of the system"

@@ -75,10 +75,6 @@ class LiveTree:
             if found.kind == "link" and Path(path).is_file():
                 self.follow(path)
 
-    def merge(self, other: LiveTree) -> None:
-        """Collect everything that another tree has collected."""
-        self._found.update(other._found)
-
     def generate(self, path: str, data: bytes) -> None:
         """Add a generated file; it replaces the file at this path."""
         real = self.parent(path)

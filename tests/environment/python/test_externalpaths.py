@@ -11,6 +11,7 @@ import pytest
 
 from repro_env.environment.python import externalpaths
 from repro_env.environment.python.distributions import Scan
+from repro_env.environment.python.externalpaths import ExternalPath
 from repro_env.environment.python.sites import Site
 from repro_env.environment.system.tree import LiveTree
 from repro_env.io.files import walk
@@ -119,10 +120,11 @@ def test_a_link_to_the_root_directory_is_rejected(site: Site, monkeypatch: pytes
         linked(site, "/")
 
 
-def test_a_sys_path_entry_in_a_zip_file_is_the_zip_file(tmp_path: Path) -> None:
+def test_a_sys_path_entry_in_a_zip_file_is_the_zip_file(site: Site, tmp_path: Path) -> None:
     (tmp_path / "libs.zip").write_text("x")
-    assert externalpaths._archive(tmp_path / "libs.zip/lib/deep") == tmp_path / "libs.zip"
-    assert externalpaths._archive(tmp_path / "not-there/lib") == tmp_path / "not-there/lib"
+    (found,) = find_external_paths(site, tmp_path / "libs.zip/lib/deep", tmp_path / "not-there/lib")
+    assert (found.root, found.named, found.is_complete) == (tmp_path, tmp_path / "libs.zip", False)
+    assert [file.path for file in found.found] == ["libs.zip"]
 
 
 def test_relative_entries_of_python_path_are_left_out() -> None:
@@ -145,7 +147,15 @@ def test_an_external_project_includes_built_files_and_lists_excluded_ones(site: 
         (project / name).write_text("x")
     (project / ".gitignore").write_text("_version.py\nbuild/\ngen/\ndata/\n.env\n")
     subprocess.run(["git", "init", "--quiet", project], check=True)
-    startup = Startup(problem="", sys_path=(str(project),), mapped=(), locale="")
+    (found,) = find_external_paths(site, project)
+    files = [file.path for file in found.found if file.kind == "file"]
+    assert sorted(files) == [".gitignore", "build/x.so", "gen/m.py", "new.txt", "src/pkg/__init__.py", "src/pkg/_version.py"]
+    assert found.excluded == f"{project} is bundled without the files that git ignores: .env, build, data"
+    assert find_external_paths(site, project, workspace=project) == ()
+
+
+def find_external_paths(site: Site, *paths: Path, workspace: Path = Path("/elsewhere")) -> tuple[ExternalPath, ...]:
+    startup = Startup(problem="", sys_path=tuple(map(str, paths)), mapped=(), locale="")
     interpreter = msgspec.convert(
         {
             **dict.fromkeys(("cache_tag",), "x"),
@@ -155,8 +165,4 @@ def test_an_external_project_includes_built_files_and_lists_excluded_ones(site: 
         Interpreter,
     )  # fmt: skip
     facts = Interpretation(interpreter=interpreter, layout=site.layout, kind="venv", command=f"{site.prefix}/bin/python")
-    (found,) = externalpaths.find_external_paths(facts, startup, [site], tmp_path / "elsewhere")
-    files = [file.path for file in found.found if file.kind == "file"]
-    assert sorted(files) == [".gitignore", "build/x.so", "gen/m.py", "new.txt", "src/pkg/__init__.py", "src/pkg/_version.py"]
-    assert found.excluded == f"{project} is bundled without the files that git ignores: .env, build, data"
-    assert externalpaths.find_external_paths(facts, startup, [site], project) == ()
+    return externalpaths.find_external_paths(facts, startup, [site], workspace)
