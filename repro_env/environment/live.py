@@ -16,12 +16,13 @@ from repro_env.environment.python import interpreter as python
 from repro_env.environment.python.distributions import Scan
 from repro_env.environment.python.externalpaths import ExternalPath, find_external_paths
 from repro_env.environment.python.selection import Target
-from repro_env.environment.python.sites import Site, list_site, other_sites
+from repro_env.environment.python.sites import Site, list_files, other_sites
 from repro_env.environment.system import base, openedlibraries
 from repro_env.environment.system.base import SystemFiles
 from repro_env.environment.system.interpretertree import interpreter_tree
 from repro_env.environment.system.libraries import Needs, Owners
 from repro_env.environment.system.tree import Tree
+from repro_env.io.files import fingerprint
 from repro_env.oci.entry import Entry
 from repro_env.schema import codec
 from repro_env.schema.environment import Host, Interpretation, SharedLibrary, Startup
@@ -81,19 +82,23 @@ def inspect(request: Request, facts: Interpretation, scanned: Scan, packaged: Ma
     with ThreadPoolExecutor(2) as pool:
         # Meanwhile Python starts and libraries are loaded, while this thread reads from the disk.
         startup_future = pool.submit(python.start_up, facts, environ)
-        listed = [list_site(0, facts, facts.layout, scanned)]
+        listed = [(facts.layout, scanned, list_files(facts, facts.layout, scanned))]
         startup = startup_future.result()
-        for number, layout in enumerate(other_sites(facts, startup), 1):
-            listed.append(list_site(number, facts, layout, distributions.scan(layout)))
+        for layout in other_sites(facts, startup):
+            scan = distributions.scan(layout)
+            listed.append((layout, scan, list_files(facts, layout, scan)))
         report_future = pool.submit(
             frameworks.look,
             facts,
             environ,
-            state=codec.digest([(site.layout.prefix, site.state) for site in listed]),
+            state=codec.digest([(layout.prefix, fingerprint(found)) for layout, _, found in listed]),
             machine=this_host,
             cache=store.facts,
         )
-        sites = tuple(msgspec.structs.replace(site, hashes=store.hashes.of(site.prefix, site.found)) for site in listed)
+        sites = tuple(
+            Site(number, layout, scan, found, store.hashes.of(Path(layout.prefix), found))
+            for number, (layout, scan, found) in enumerate(listed)
+        )
         external = find_external_paths(facts, startup, sites, request.workspace)
         directories = [
             *((site.prefix, site.found, site.scanned.lists) for site in sites),

@@ -20,7 +20,7 @@ from repro_env.environment.conda import metadata
 from repro_env.environment.python import distributions
 from repro_env.environment.system import interpretertree
 from repro_env.environment.system.tree import parent_directories
-from repro_env.io.files import Found, fingerprint, walk
+from repro_env.io.files import Found, walk
 from repro_env.oci.paths import root_of
 from repro_env.schema.environment import Interpretation, Layout, Startup
 
@@ -44,8 +44,6 @@ class Site(msgspec.Struct, frozen=True):
     """Its paths, without bytecode, relative to the prefix."""
     hashes: dict[str, str]
     """The sha256 (hex) of each file."""
-    state: str
-    """`io.files.fingerprint` of `found`."""
 
     @property
     def root(self) -> str:
@@ -83,12 +81,6 @@ class Site(msgspec.Struct, frozen=True):
         """The site without distributions that belong to a system package: these are part of the base, not wheels."""
         own = (dist for dist in self.scanned.distributions if f"{self.root}/{dist.facts.dist_info}/METADATA" not in base_paths)
         return msgspec.structs.replace(self, scanned=msgspec.structs.replace(self.scanned, distributions=tuple(own)))
-
-
-def list_site(number: int, facts: Interpretation, layout: Layout, scanned: distributions.Scan) -> Site:
-    """A site before its files are hashed."""
-    found = list_files(facts, layout, scanned)
-    return Site(number, layout, scanned, found, {}, fingerprint(found))
 
 
 def other_sites(facts: Interpretation, startup: Startup) -> tuple[Layout, ...]:

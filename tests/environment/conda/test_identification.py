@@ -87,7 +87,7 @@ Answer = tuple[dict[str, archives.IdentifiedPackage], tuple[Bundled, ...]]
 
 def site(prefix: Path, store: Store) -> Site:
     found = tuple(walk(prefix, skip=Bytecode(prefix)))
-    return Site(0, layout(prefix), Scan((), ()), found, store.hashes.of(prefix, found), state="")
+    return Site(0, layout(prefix), Scan((), ()), found, store.hashes.of(prefix, found))
 
 
 def identify(prefix: Path, store: Store, environ: Mapping[str, str] | None = None) -> Answer:

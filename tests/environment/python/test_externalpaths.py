@@ -30,7 +30,7 @@ def site(tmp_path: Path) -> Site:
 
 def make_site(prefix: Path) -> Site:
     layout = Layout(prefix=str(prefix), purelib="lib", platlib="lib", scripts="bin", headers="include")
-    return Site(0, layout, Scan((), ()), tuple(walk(prefix)), {}, state="")
+    return Site(0, layout, Scan((), ()), tuple(walk(prefix)), {})
 
 
 def paths_of(tree: LiveTree) -> list[str]:

@@ -128,7 +128,7 @@ def composed(
     scanned = distributions.scan(layout)
     paths = sites.list_files(found, layout, scanned)
     hashes = {path.path: sha256_of(Path(layout.prefix, path.path)) for path in paths if path.kind == "file"}
-    site_directory = sites.Site(number, layout, scanned, paths, hashes, state="")
+    site_directory = sites.Site(number, layout, scanned, paths, hashes)
     stacks = {key: msgspec.structs.replace(installed(texts), root=site_directory.root) for key, texts in files.items()}
     return compose([stacks], site_directory, held)
 

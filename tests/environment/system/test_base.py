@@ -310,7 +310,7 @@ def test_a_driver_in_the_environment_belongs_to_its_wheel_and_another_to_the_dri
         b"x/libcuda.so.1,,\n", b"", b"",
     )  # fmt: skip
     layout = msgspec.structs.replace(captured.facts.layout, prefix="/env")
-    site = Site(0, layout, Scan((wheel,), ()), (), {"lib/x/libcuda.so.1": "1" * 64}, state="")
+    site = Site(0, layout, Scan((wheel,), ()), (), {"lib/x/libcuda.so.1": "1" * 64})
     owners = Owners([site], {}, (), captured.interpreter)
     assert owners.find("/env/lib/x/libcuda.so.1").owner == "wheel nvidia 1"
     assert owners.find("/env/lib/x/libcuda.so.1").sha256 == "sha256:" + "1" * 64

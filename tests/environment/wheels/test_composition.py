@@ -58,7 +58,7 @@ def composed(prefix: Path, *stacks: dict[str, Installed]) -> Composition:
     found = tuple(walk(prefix, skip=Bytecode(prefix)))
     hashes = {file.path: sha256_of(prefix / file.path) for file in found if file.kind == "file"}
     layout = msgspec.structs.replace(wheels.layout(prefix), python="/v/bin/python")
-    return compose(stacks, Site(0, layout, Scan((), ()), found, hashes, state=""), {})
+    return compose(stacks, Site(0, layout, Scan((), ()), found, hashes), {})
 
 
 def overlay(composition: Composition) -> dict[str, str]:
