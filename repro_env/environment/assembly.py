@@ -123,7 +123,11 @@ def _observed(locked: LockedEnvironment, code: CapturedCode, captured: Variables
         tool=f"repro-env {__version__}",
         kind=live.facts.kind,
         interpreter=live.facts.interpreter,
-        startup=_redact(live.startup),
+        startup=Startup(
+            problem=live.startup.problem,
+            sys_path=tuple(map(redact.line, live.startup.sys_path)),
+            locale=live.startup.locale,
+        ),
         host=live.host,
         frameworks=live.frameworks,
         libraries=live.libraries,
@@ -148,16 +152,6 @@ def _observed(locked: LockedEnvironment, code: CapturedCode, captured: Variables
         source=code.source,
         data=code.data,
         home=tuple(file.name for file in locked.home_files),
-    )
-
-
-def _redact(startup: Startup) -> Startup:
-    """The start-up report without secrets. The program itself uses the unredacted paths."""
-    return msgspec.structs.replace(
-        startup,
-        sys_path=tuple(map(redact.line, startup.sys_path)),
-        mapped=tuple(map(redact.line, startup.mapped)),
-        user_base=redact.line(startup.user_base),
     )
 
 

@@ -15,6 +15,7 @@ from repro_env.environment.python import distributions
 from repro_env.environment.python import interpreter as python
 from repro_env.environment.python.distributions import Scan
 from repro_env.environment.python.externalpaths import ExternalPath, find_external_paths
+from repro_env.environment.python.interpreter import StartupReport
 from repro_env.environment.python.selection import Target
 from repro_env.environment.python.sites import Site, list_files, other_sites
 from repro_env.environment.system import base, openedlibraries
@@ -25,7 +26,7 @@ from repro_env.environment.system.tree import Tree
 from repro_env.io.files import fingerprint
 from repro_env.oci.entry import Entry
 from repro_env.schema import codec
-from repro_env.schema.environment import Host, Interpretation, SharedLibrary, Startup
+from repro_env.schema.environment import Host, Interpretation, SharedLibrary
 from repro_env.schema.frameworks import Frameworks
 from repro_env.store.store import Store
 
@@ -47,7 +48,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 class LiveEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     facts: Interpretation
-    startup: Startup
+    startup: StartupReport
     host: Host
     frameworks: Frameworks
     sites: tuple[Site, ...]

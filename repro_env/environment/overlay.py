@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 
 from repro_env.environment.live import LiveEnvironment, Request
 from repro_env.environment.python.externalpaths import collect_link_targets
+from repro_env.environment.python.interpreter import StartupReport
 from repro_env.environment.python.sites import Site
 from repro_env.environment.system.tree import LiveContents, Tree, within
 from repro_env.environment.wheels import composition
 from repro_env.io.files import FileContents, keys_of
 from repro_env.oci.entry import Entry, entries_of, sort_with_parents
 from repro_env.oci.paths import HOME, inside
-from repro_env.schema.environment import Startup
 
 
 def overlay(
@@ -69,7 +69,7 @@ def overlay(
     return tree, tuple(skipped)
 
 
-def _by_real_name(site: Site, startup: Startup) -> list[Entry]:
+def _by_real_name(site: Site, startup: StartupReport) -> list[Entry]:
     """A link at the real path of an environment that is reached through a symlink, if `sys.path` uses the real path."""
     real = os.path.realpath(site.prefix)
     if site.layout.in_place or real == str(site.prefix) or not any(within(path, (real,)) for path in startup.sys_path):

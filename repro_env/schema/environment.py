@@ -82,15 +82,11 @@ class Interpretation(Frozen, frozen=True, kw_only=True):
 
 
 class Startup(Frozen, frozen=True, kw_only=True):
-    """The report of the start-up probe, which starts the environment's Python. A crash is also a result."""
+    """How the environment's Python started. A crash is also a result. The loaded libraries are in `Observed.libraries`."""
 
     problem: Line
     """Why Python did not start or report, in one line; empty if it did."""
     sys_path: tuple[Line, ...]
-    user_base: Line = ""
-    """`site.getuserbase()` if the user's site-packages directory is in use (`ENABLE_USER_SITE`), otherwise empty."""
-    mapped: tuple[AbsPath, ...]
-    """Sorted paths of the shared libraries that are loaded after importing the top-level extension modules."""
     locale: Line
     """The current `LC_CTYPE` and `locale.getpreferredencoding()`."""
 

@@ -156,7 +156,7 @@ def _observed(facts: Interpretation, variables: Variables, source: Source) -> Ob
         tool="repro-env 0",
         kind="venv",
         interpreter=facts.interpreter,
-        startup=Startup(problem="", sys_path=(), mapped=(), locale="C UTF-8"),
+        startup=Startup(problem="", sys_path=(), locale="C UTF-8"),
         host=Host(os="tests", kernel="6", machine="x86_64", cpu="none", isa=(), cores=1, memory=1),
         frameworks=Frameworks(problem="not installed"),
         variables=variables,

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from repro_env.environment.python import distributions
+from repro_env.environment.python.interpreter import StartupReport
 from repro_env.environment.python.sites import Bytecode, Site
 from repro_env.environment.source import selection
 from repro_env.environment.system.tree import LiveTree
@@ -16,7 +17,7 @@ from repro_env.io.files import Found, walk
 from repro_env.oci.entry import Entry
 from repro_env.oci.paths import inside
 from repro_env.schema import redact
-from repro_env.schema.environment import Interpretation, Startup
+from repro_env.schema.environment import Interpretation
 from repro_env.schema.errors import CaptureError
 from repro_env.schema.messages import shorten
 
@@ -46,7 +47,7 @@ class ExternalPath(msgspec.Struct, frozen=True):
 
 
 def find_external_paths(
-    facts: Interpretation, startup: Startup, sites: Sequence[Site], workspace: Path
+    facts: Interpretation, startup: StartupReport, sites: Sequence[Site], workspace: Path
 ) -> tuple[ExternalPath, ...]:
     """The paths that Python imports from outside the sites, the interpreter and the source.
 
@@ -79,7 +80,7 @@ def _describe_excluded(root: Path, tree: selection.SourceTree) -> str:
     return redact.line(f"{root} is bundled without the files that git ignores: {shorten(paths)}") if paths else ""
 
 
-def system_paths(startup: Startup, sites: Sequence[Site]) -> tuple[str, ...]:
+def system_paths(startup: StartupReport, sites: Sequence[Site]) -> tuple[str, ...]:
     """A line for each path on `sys.path`, or editable project, that belongs to the operating system and is not bundled."""
     return tuple(
         f"{root} is on sys.path; it belongs to the operating system and is not bundled"
@@ -87,7 +88,7 @@ def system_paths(startup: Startup, sites: Sequence[Site]) -> tuple[str, ...]:
     )
 
 
-def _roots(startup: Startup, sites: Sequence[Site]) -> set[Path]:
+def _roots(startup: StartupReport, sites: Sequence[Site]) -> set[Path]:
     roots = [path for path in startup.sys_path if path.startswith("/")]
     roots += [path for site in sites for dist in site.scanned.distributions if (path := distributions.project(dist))]
     return {Path("/" + os.path.normpath(root).lstrip("/")) for root in roots}

@@ -21,7 +21,7 @@ from repro_env.io import process
 from repro_env.io.files import read_head
 from repro_env.io.package import GUEST
 from repro_env.schema import codec, redact
-from repro_env.schema.environment import Interpretation, Startup
+from repro_env.schema.environment import Interpretation
 from repro_env.schema.errors import InterpreterError, SpecError
 
 OLDEST = (3, 8)
@@ -31,6 +31,19 @@ _REPORT = 16 << 20
 """Maximum bytes read of a probe's report."""
 _ERROR = re.compile(r"\w*(?:Error|Exception)\b.*:|error:|not found")
 _SCRATCH = "<scratch>"
+
+
+class StartupReport(msgspec.Struct, frozen=True):
+    """The report of the start-up probe. Only its types are checked: the paths may have any characters."""
+
+    problem: str = ""
+    """Why Python did not start or report, in one line; empty if it did."""
+    sys_path: tuple[str, ...] = ()
+    user_base: str = ""
+    """`site.getuserbase()` if the user's site-packages directory is in use (`ENABLE_USER_SITE`), otherwise empty."""
+    mapped: tuple[str, ...] = ()
+    """Sorted paths of the shared libraries that are loaded after importing the top-level extension modules."""
+    locale: str = ""
 
 
 def interpret(python: Target | str, environ: Mapping[str, str]) -> Interpretation:
@@ -67,7 +80,7 @@ def _unaliased(prefix: str, directory: str) -> str:
     return os.path.relpath(real, root) if real.startswith(root + "/") else directory
 
 
-def start_up(facts: Interpretation, environ: Mapping[str, str]) -> Startup:
+def start_up(facts: Interpretation, environ: Mapping[str, str]) -> StartupReport:
     """Start Python as the user does, in a scratch directory, and return the result. A crash or timeout is not an error."""
     try:
         lines, problem = run_script(facts, ["startup.py"], environ, TIMEOUT)
@@ -75,25 +88,11 @@ def start_up(facts: Interpretation, environ: Mapping[str, str]) -> Startup:
         raise InterpreterError(f"this Python did not start: {error.strerror}", where=facts.command) from None
     values, problem = parse_report(lines, problem)
     try:
-        report = msgspec.convert({name: found[-1] for name, found in values.items() if found}, _StartupReport)
+        report = msgspec.convert({name: found[-1] for name, found in values.items() if found}, StartupReport)
     except msgspec.ValidationError:
-        report, problem = _StartupReport(), f"its report cannot be read; {problem}"
-    return Startup(
-        problem=problem,
-        sys_path=tuple(report.sys_path),
-        user_base=report.user_base,
-        mapped=tuple(sorted(filter(redact.printable, report.mapped))),
-        locale=redact.line(report.locale),
-    )
-
-
-class _StartupReport(msgspec.Struct):
-    """The report of the start-up probe. Only its types are checked: the paths may have any characters."""
-
-    sys_path: list[str] = []
-    user_base: str = ""
-    mapped: list[str] = []
-    locale: str = ""
+        report, problem = StartupReport(), f"its report cannot be read; {problem}"
+    mapped = tuple(sorted(filter(redact.printable, report.mapped)))
+    return msgspec.structs.replace(report, problem=problem, mapped=mapped, locale=redact.line(report.locale))
 
 
 def run_script(facts: Interpretation, names: Sequence[str], environ: Mapping[str, str], timeout: float) -> tuple[list[str], str]:

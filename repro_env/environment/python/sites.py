@@ -18,11 +18,12 @@ import msgspec
 
 from repro_env.environment.conda import metadata
 from repro_env.environment.python import distributions
+from repro_env.environment.python.interpreter import StartupReport
 from repro_env.environment.system import interpretertree
 from repro_env.environment.system.tree import parent_directories
 from repro_env.io.files import Found, walk
 from repro_env.oci.paths import root_of
-from repro_env.schema.environment import Interpretation, Layout, Startup
+from repro_env.schema.environment import Interpretation, Layout
 
 _NUMBA_SUFFIXES = ("nbi", "nbc")
 """Numba's caches depend on the modification times of the sources here; Numba recreates them."""
@@ -83,7 +84,7 @@ class Site(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, scanned=msgspec.structs.replace(self.scanned, distributions=tuple(own)))
 
 
-def other_sites(facts: Interpretation, startup: Startup) -> tuple[Layout, ...]:
+def other_sites(facts: Interpretation, startup: StartupReport) -> tuple[Layout, ...]:
     """The other site directories on `sys.path`: of the Python that the venv is based on, of the user, of the system."""
     own_directories = [os.path.realpath(path) for path in facts.layout.sites]
     environment = os.path.realpath(facts.layout.prefix) if facts.kind in ("venv", "conda") else None

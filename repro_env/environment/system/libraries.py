@@ -11,11 +11,12 @@ import msgspec
 
 from repro_env.environment.machine import frameworks
 from repro_env.environment.machine.frameworks import is_driver
+from repro_env.environment.python.interpreter import StartupReport
 from repro_env.environment.python.sites import Site
 from repro_env.environment.system import interpretertree, loader
 from repro_env.environment.system.tree import Tree, real, within
 from repro_env.io.files import read_text
-from repro_env.schema.environment import Interpretation, SharedLibrary, Startup
+from repro_env.schema.environment import Interpretation, SharedLibrary
 from repro_env.schema.frameworks import Frameworks
 
 
@@ -23,7 +24,7 @@ class Needs(msgspec.Struct, frozen=True, kw_only=True):
     """What an environment needs of the operating system."""
 
     facts: Interpretation
-    startup: Startup
+    startup: StartupReport
     environ: Mapping[str, str]
     """The environment variables of Python, for LD_LIBRARY_PATH and LD_PRELOAD."""
     libraries: tuple[str, ...] = ()

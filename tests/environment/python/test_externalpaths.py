@@ -12,11 +12,12 @@ import pytest
 from repro_env.environment.python import externalpaths
 from repro_env.environment.python.distributions import Scan
 from repro_env.environment.python.externalpaths import ExternalPath
+from repro_env.environment.python.interpreter import StartupReport
 from repro_env.environment.python.sites import Site
 from repro_env.environment.system.tree import LiveTree
 from repro_env.io.files import walk
 from repro_env.oci.entry import Entry
-from repro_env.schema.environment import Interpretation, Interpreter, Layout, Startup
+from repro_env.schema.environment import Interpretation, Interpreter, Layout
 from repro_env.schema.errors import CaptureError
 from repro_env.store.store import Store
 
@@ -155,7 +156,7 @@ def test_an_external_project_includes_built_files_and_lists_excluded_ones(site: 
 
 
 def find_external_paths(site: Site, *paths: Path, workspace: Path = Path("/elsewhere")) -> tuple[ExternalPath, ...]:
-    startup = Startup(problem="", sys_path=tuple(map(str, paths)), mapped=(), locale="")
+    startup = StartupReport(sys_path=tuple(map(str, paths)))
     interpreter = msgspec.convert(
         {
             **dict.fromkeys(("cache_tag",), "x"),

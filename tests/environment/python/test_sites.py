@@ -7,10 +7,11 @@ from pathlib import Path
 import msgspec
 
 from repro_env.environment.python import distributions, sites
+from repro_env.environment.python.interpreter import StartupReport
 from repro_env.environment.wheels.composition import Composition, compose
 from repro_env.io.files import sha256_of, walk
 from repro_env.oci.entry import Entry
-from repro_env.schema.environment import Interpretation, Kind, Layout, Startup
+from repro_env.schema.environment import Interpretation, Kind, Layout
 from tests.environment.wheels.test_composition import installed
 from tests.fakes import specs
 
@@ -50,8 +51,8 @@ def facts(prefix: Path, kind: Kind) -> Interpretation:
     )
 
 
-def startup(*sys_path: Path | str) -> Startup:
-    return Startup(problem="", sys_path=tuple(map(str, sys_path)), mapped=(), locale="")
+def startup(*sys_path: Path | str) -> StartupReport:
+    return StartupReport(sys_path=tuple(map(str, sys_path)))
 
 
 def listed(found: Interpretation, layout: Layout | None = None) -> set[str]:

@@ -11,13 +11,14 @@ import msgspec
 import pytest
 
 from repro_env.environment.python import interpreter as python
+from repro_env.environment.python.interpreter import StartupReport
 from repro_env.environment.system import base
 from repro_env.environment.system import interpretertree as interpreter
 from repro_env.environment.system.libraries import Needs
 from repro_env.environment.system.packages import Database
 from repro_env.environment.system.tree import Tree
 from repro_env.io import process
-from repro_env.schema.environment import Interpretation, Startup
+from repro_env.schema.environment import Interpretation
 from repro_env.store.facts import FactCache
 from repro_env.store.hashes import FileHashes
 from tests.environment.system import roots
@@ -28,7 +29,7 @@ class Captured(msgspec.Struct, frozen=True):
     """A virtual environment, and the trees that it needs."""
 
     facts: Interpretation
-    startup: Startup
+    startup: StartupReport
     system_files: base.SystemFiles
     base: Tree
     interpreter: Tree
