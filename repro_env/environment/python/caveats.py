@@ -121,14 +121,8 @@ def _constants(overlay: Tree, sites: Sequence[Site]) -> Iterator[tuple[str, str]
     for entry in overlay.entries:
         if entry.kind == "file" and entry.path.endswith(".py") and entry.size <= _MAX_SIZE:
             file = on_host(entry.path, sites)
-            yield from ((str(file), path) for path in dict.fromkeys(_in(file)))
-
-
-def _in(file: Path) -> Iterator[str]:
-    for found in _PATH.finditer(read_head(file, _MAX_SIZE)):
-        path = os.fsdecode(found[1])
-        if path.isprintable():
-            yield os.path.normpath(path)
+            paths = {os.fsdecode(found[1]) for found in _PATH.finditer(read_head(file, _MAX_SIZE))}
+            yield from ((str(file), os.path.normpath(path)) for path in paths if path.isprintable())
 
 
 def _missing_programs(live: LiveEnvironment) -> Iterator[str]:

@@ -20,7 +20,7 @@ from repro_env.environment.conda import metadata
 from repro_env.environment.python import distributions
 from repro_env.environment.python.interpreter import StartupReport
 from repro_env.environment.system import interpretertree
-from repro_env.environment.system.tree import parent_directories
+from repro_env.environment.system.tree import parent_directories, within
 from repro_env.io.files import Found, walk
 from repro_env.oci.paths import root_of
 from repro_env.schema.environment import Interpretation, Layout
@@ -130,15 +130,19 @@ def list_files(facts: Interpretation, layout: Layout, scanned: distributions.Sca
 
 
 def _skip(facts: Interpretation, layout: Layout, scanned: distributions.Scan) -> Skip:
+    """Skip bytecode, and outside the site directories what does not belong to the environment."""
     bytecode = Bytecode(Path(layout.prefix))
     if layout != facts.layout or facts.kind == "system":
-        return _shared_prefix(layout, _other_files(layout, scanned), bytecode)
-    if facts.kind == "interpreter":
-        return _without_interpreter(facts, bytecode)
-    if facts.kind == "conda":
+        outside = _shared_prefix(layout, scanned)
+    elif facts.kind == "interpreter":
+        outside = _without_interpreter(facts, bytecode)
+    elif facts.kind == "conda":
         unrelated = metadata.unrelated_directories(Path(layout.prefix))
         return lambda path, is_dir: path in unrelated or bytecode(path, is_dir)
-    return bytecode
+    else:
+        return bytecode
+    directories = (layout.purelib, layout.platlib)
+    return lambda path, is_dir: (bytecode if within(path, directories) else outside)(path, is_dir)
 
 
 class Bytecode:
@@ -180,46 +184,31 @@ class Bytecode:
         return self._names[directory]
 
 
-def _shared_prefix(layout: Layout, files: frozenset[str], bytecode: Skip) -> Skip:
-    directories = {layout.purelib, layout.platlib}
-    inner = tuple(f"{directory}/" for directory in directories)
-    parents = {parent for path in (*directories, *files) for parent in parent_directories(path)}
-
-    def skip(path: str, is_dir: bool) -> bool:
-        if path in directories or path.startswith(inner):
-            return bytecode(path, is_dir)
-        return path not in (parents if is_dir else files)
-
-    return skip
+def _shared_prefix(layout: Layout, scanned: distributions.Scan) -> Skip:
+    """Skip all but the files that RECORDs list outside the site directories: scripts and data files."""
+    files = {
+        path
+        for dist in scanned.distributions
+        for path in dist.paths(layout.prefix)
+        if not path.startswith(f"{dist.facts.site}/") and "__pycache__" not in path
+    }
+    parents = {parent for path in (layout.purelib, layout.platlib, *files) for parent in parent_directories(path)}
+    return lambda path, is_dir: path not in (parents if is_dir else files)
 
 
 def _without_interpreter(facts: Interpretation, bytecode: Skip) -> Skip:
     """Skip the standard library, headers and static libraries: they are in the interpreter's layer, or excluded by its rule."""
     prefix, python = facts.layout.prefix, facts.interpreter
-    parts = {os.path.relpath(path, prefix) for path in python.library}
+    inner = tuple(f"{os.path.relpath(path, prefix)}/" for path in python.library)
     headers = f"include/{posixpath.basename(python.stdlib)}"
-    inner = tuple(f"{part}/" for part in parts)
-    directories = {facts.layout.purelib, facts.layout.platlib}
-    prefixes = tuple(f"{directory}/" for directory in directories)
+    parents = {parent for path in (facts.layout.purelib, facts.layout.platlib) for parent in parent_directories(path)}
 
     def skip(path: str, is_dir: bool) -> bool:
-        if path in directories or path.startswith(prefixes):
-            return bytecode(path, is_dir)
         if path.startswith(inner) or path == headers:
-            return not any(directory == path or directory.startswith(path + "/") for directory in directories)
+            return path not in parents
         return bytecode(path, is_dir) or (not is_dir and interpretertree.is_excluded(path, is_dir))
 
     return skip
-
-
-def _other_files(layout: Layout, scanned: distributions.Scan) -> frozenset[str]:
-    """The files that RECORDs list outside the site directories: scripts and data files. Relative to the prefix."""
-    return frozenset(
-        path
-        for dist in scanned.distributions
-        for path in dist.paths(layout.prefix)
-        if not path.startswith(f"{dist.facts.site}/") and "__pycache__" not in path
-    )
 
 
 def _split(directory: str) -> tuple[str, str] | None:
