@@ -8,13 +8,12 @@ and Tcl/Tk scripts. A symlink to a file includes that file.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from repro_env.environment.python.selection import settings
 from repro_env.environment.system import loader
-from repro_env.environment.system.tree import LiveTree, Tree, list_names, real, within
+from repro_env.environment.system.tree import LiveTree, Tree, links, list_names, real, within
 from repro_env.io.files import walk
 from repro_env.schema.environment import Interpretation, Interpreter
 from repro_env.schema.errors import InterpreterError
@@ -89,7 +88,8 @@ def _names(facts: Interpretation) -> list[str]:
         # The directory that Python derives its base prefix from (PEP 405), as it is spelled there.
         home = settings(Path(facts.layout.prefix)).get("home", "")
         paths += _links_to(home, "python", python.executable) if home.startswith("/") else []
-        paths += filter(None, [_first_outside(facts.command, facts.layout.prefix)])
+        own = (facts.layout.prefix, real(facts.layout.prefix))
+        paths += [path for path in links(facts.command) if not within(path, own)][:1]
     return paths
 
 
@@ -97,16 +97,3 @@ def _links_to(directory: str, start: str, target: str) -> list[str]:
     """The paths in a directory whose names begin with `start` and that lead to the target."""
     real_target, names = real(target), list_names(directory)
     return [f"{directory}/{name}" for name in names if name.startswith(start) and real(f"{directory}/{name}") == real_target]
-
-
-def _first_outside(command: str, prefix: str) -> str:
-    """The first path outside the environment that its python links to; empty if it is a regular file."""
-    inner = (prefix, real(prefix))
-    for _ in range(40):
-        if not within(command, inner):
-            return command
-        if not Path(command).is_symlink():
-            return ""
-        directory = real(command.rpartition("/")[0])
-        command = os.path.normpath(Path(directory, Path(command).readlink()))
-    return ""

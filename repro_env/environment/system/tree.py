@@ -190,18 +190,19 @@ def real(path: str) -> str:
     return os.path.realpath(path)
 
 
+def links(path: str) -> Iterator[str]:
+    """A path, and the path that each symlink on the way to the file leads to, as they are spelled."""
+    for _ in range(_MAX_LINKS):
+        yield path
+        if not Path(path).is_symlink():
+            return
+        path = os.path.normpath(Path(real(path.rpartition("/")[0] or "/"), Path(path).readlink()))
+
+
 def chain(path: str) -> tuple[str, ...]:
     """Every path from a name through symlinks to the file, with directories resolved."""
-    paths = []
-    for _ in range(_MAX_LINKS):
-        directory, _, name = path.rpartition("/")
-        directory = real(directory or "/").rstrip("/")
-        path = f"{directory}/{name}"
-        paths.append(path)
-        if not Path(path).is_symlink():
-            break
-        path = os.path.normpath(Path(directory or "/", Path(path).readlink()))
-    return tuple(paths)
+    names = (path.rpartition("/") for path in links(path))
+    return tuple(f"{real(directory or '/').rstrip('/')}/{name}" for directory, _, name in names)
 
 
 def within(path: str, directories: Iterable[str]) -> bool:
