@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from repro_env.compare.environments.difference import Difference, Level, sort_differences
-from repro_env.compare.outputs.comparison import PairNames, by_path, pair
+from repro_env.compare.outputs.comparison import Paired, PairNames, by_path, pair
 from repro_env.schema.codec import Frozen
 from repro_env.schema.run import Count, End, Metric, Start
 
@@ -36,21 +36,7 @@ class MetricPair(Frozen, frozen=True, kw_only=True):
         return self.right.last - self.left.last
 
 
-class Pair(Frozen, frozen=True):
-    """An output of both runs, and whether its bytes are equal."""
-
-    left: str
-    right: str
-    same: bool
-
-
-class Outputs(Frozen, frozen=True, kw_only=True):
-    pairs: tuple[Pair, ...] = ()
-    """Sorted by the left path."""
-    missing: tuple[str, ...] = ()
-    """Only in the left run."""
-    new: tuple[str, ...] = ()
-    """Only in the right run."""
+class Outputs(Paired, frozen=True, kw_only=True):
     unread: tuple[str, ...] = ()
     """`<path> (why)`, for files that could not be read when their run ended."""
 
@@ -89,19 +75,13 @@ def outputs(
     """Compare outputs by the digests in the records. Links, special files and removed files count as outputs too."""
     old = {**dict(_contents(left)), **dict(checkpoints[0].files)}
     new = {**dict(_contents(right)), **dict(checkpoints[1].files)}
-    paired = pair(old, new, pair_names)
-    return Outputs(
-        pairs=tuple(Pair(pair.left, pair.right, old[pair.left] == new[pair.right]) for pair in paired.pairs),
-        missing=paired.missing,
-        new=paired.new,
-        unread=tuple(
-            dict.fromkeys(
-                line
-                for end, more in zip((left, right), checkpoints, strict=True)
-                for line in (*(line for line in end.others if _is_unread(line)), *more.unread)
-            )
-        ),
+    unread = (
+        line
+        for end, more in zip((left, right), checkpoints, strict=True)
+        for line in (*(line for line in end.others if _is_unread(line)), *more.unread)
     )
+    paired = pair(old, new, pair_names)
+    return Outputs(pairs=paired.pairs, missing=paired.missing, new=paired.new, unread=tuple(dict.fromkeys(unread)))
 
 
 def metrics(left: Sequence[Metric], right: Sequence[Metric], files: Outputs) -> tuple[MetricPair, ...]:

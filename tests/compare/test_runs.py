@@ -4,6 +4,7 @@ import msgspec
 
 from repro_env.compare import runs
 from repro_env.compare.environments.difference import Difference
+from repro_env.compare.outputs.comparison import Pair
 from repro_env.compare.outputs.judge import Judge
 from repro_env.schema.environment import Variable
 from repro_env.schema.run import Count, End, Fact, Metric, Outcome, Output, Parameter, Seeded, Start
@@ -79,7 +80,7 @@ def test_parameters_are_compared_by_their_paired_files() -> None:
 
     old, new = (f"outputs/2026-07-0{day}/10-15-30/.hydra/config.yaml" for day in (1, 2))
     left, right = make_end({}, parameters=(parameter(old, "1"),)), make_end({}, parameters=(parameter(new, "2"),))
-    facts = runs.compare_ends(left, right, runs.Outputs(pairs=(runs.Pair(old, new, False),)))
+    facts = runs.compare_ends(left, right, runs.Outputs(pairs=(Pair(old, new, False),)))
     assert [(fact.what, fact.of, fact.left, fact.right) for fact in facts] == [("lr", old, "1", "2")]
     facts = runs.compare_ends(left, right, runs.Outputs())
     assert sorted((fact.of, fact.left, fact.right) for fact in facts) == [(old, "1", ""), (new, "", "2")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from repro_env.cli.ui.page import Page
-from repro_env.compare.environments.difference import LEVELS, Difference, Level, NotCompared
+from repro_env.compare.environments.difference import LEVELS, Difference, Level, NotCompared, mark
 
 SHOWN = 15
 """Differences of one level that are shown without --all."""
@@ -44,11 +44,6 @@ def show(page: Page, differences: Iterable[Difference], missing: Sequence[NotCom
     if missing:
         page.heading("not compared")
         page.table([(f"? {entry.what}: {entry.why}",) for entry in missing])
-
-
-def mark(difference: Difference) -> str:
-    """`+` if only the right side has it, `-` if only the left side has it, `~` if both sides have it."""
-    return "+" if not difference.left and difference.right else "-" if difference.left and not difference.right else "~"
 
 
 def summary(differences: Iterable[Difference]) -> str:

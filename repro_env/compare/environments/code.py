@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from repro_env.compare.environments.difference import Difference, NotCompared, compare_values
+from repro_env.compare.environments.difference import Difference, NotCompared, compare_values, mark
 from repro_env.compare.environments.trees import changes, describe
 from repro_env.io.files import may_exist, output_files
 from repro_env.oci.entry import Entry, entries_from_notes, entries_of, sort_with_parents
@@ -92,12 +92,7 @@ def check_unchanged(spec: Spec, spec_directory: Path, *, frozen: bool, store: St
     if directory is None:
         return
     live = live_code(source, directory, spec_directory, store)
-    marks = {"new": "+", "gone": "-"}
-    lines = [
-        f"{marks.get(change.how, '~')} {change.path}"
-        for change in changes(_files(captured), _files(live))
-        if change.path not in live.restored
-    ]
+    lines = [f"{mark(difference)} {difference.what}" for difference in compare(captured, live) if difference.counts]
     if lines:
         differ = "1 file differs" if len(lines) == 1 else f"{len(lines)} files differ"
         raise SourceError(

@@ -60,6 +60,11 @@ def compare_values(
             yield Difference(level(name) if callable(level) else level, name, old, new, why, counts=counts)
 
 
+def mark(difference: Difference) -> str:
+    """Return `+` if only the right side has it, `-` if only the left side has it, `~` if both sides have it."""
+    return "+" if not difference.left and difference.right else "-" if difference.left and not difference.right else "~"
+
+
 def sentence(difference: Difference) -> str:
     """Describe a difference. `left` is the captured state, `right` the current one."""
     what, left, right = difference.what, difference.left, difference.right

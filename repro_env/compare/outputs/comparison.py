@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Literal
 
@@ -206,14 +206,16 @@ PairNames = Callable[[Sequence[str], Sequence[str]], Sequence[tuple[str, str]]]
 class Pair(Frozen, frozen=True):
     left: str
     right: str
+    same: bool
+    """Whether the contents are equal."""
 
 
-class Paired(Frozen, frozen=True):
-    pairs: tuple[Pair, ...]
+class Paired(Frozen, frozen=True, kw_only=True):
+    pairs: tuple[Pair, ...] = ()
     """Sorted by the left path."""
-    missing: tuple[str, ...]
+    missing: tuple[str, ...] = ()
     """Only on the left side; sorted."""
-    new: tuple[str, ...]
+    new: tuple[str, ...] = ()
     """Only on the right side; sorted."""
 
 
@@ -222,11 +224,12 @@ def by_path(_: Sequence[str], __: Sequence[str]) -> Sequence[tuple[str, str]]:
     return ()
 
 
-def pair(left: Iterable[str], right: Iterable[str], pair_names: PairNames = by_path) -> Paired:
-    """Pair the paths of two sides. Each path is in the result exactly once."""
-    old, new = set(left), set(right)
-    pairs = [Pair(path, path) for path in old & new]
-    pairs += [Pair(*names) for names in pair_names(sorted(old - new), sorted(new - old))]
-    missing = old.difference(pair.left for pair in pairs)
-    added = new.difference(pair.right for pair in pairs)
-    return Paired(tuple(sorted(pairs, key=lambda pair: pair.left)), tuple(sorted(missing)), tuple(sorted(added)))
+def pair(left: Mapping[str, str], right: Mapping[str, str], pair_names: PairNames = by_path) -> Paired:
+    """Pair the paths of two sides, path -> content. Each path is in the result exactly once."""
+    pairs = [(path, path) for path in left.keys() & right.keys()]
+    pairs += pair_names(sorted(left.keys() - right.keys()), sorted(right.keys() - left.keys()))
+    return Paired(
+        pairs=tuple(Pair(old, new, left[old] == right[new]) for old, new in sorted(pairs)),
+        missing=tuple(sorted(left.keys() - {old for old, _ in pairs})),
+        new=tuple(sorted(right.keys() - {new for _, new in pairs})),
+    )

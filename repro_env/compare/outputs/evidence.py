@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timezone
 
+from repro_env.compare.outputs.comparison import Ignored
 from repro_env.compare.outputs.timestamps import Timestamp, timestamps
 from repro_env.schema.codec import Frozen
 from repro_env.schema.fingerprints import digest_of_id, digest_of_name, normal_id
@@ -61,12 +62,6 @@ class Occurrence(Frozen, frozen=True):
     """The format of the value. Two occurrences are the same thing if `what` and `form` are equal."""
 
 
-class Explanation(Frozen, frozen=True):
-    then: str
-    now: str
-    reason: str
-
-
 class OneToOne:
     """Random names of two runs. A name in one run stands for exactly one name in the other run, in all files."""
 
@@ -110,15 +105,15 @@ def _seconds(time: str) -> float:
     return datetime.fromisoformat(time.replace("Z", "+00:00")).timestamp()
 
 
-def explain(then: str, now: str, left: Evidence, right: Evidence) -> tuple[Explanation, ...]:
-    """Explain all differences between two texts. Empty if any of them has no explanation."""
+def explain(then: str, now: str, left: Evidence, right: Evidence, place: str = "") -> list[Ignored]:
+    """Explain all differences between two texts at `place`. Empty if any of them has no explanation."""
     old, new = occurrences(then, left), occurrences(now, right)
     if [(value.what, value.form) for value in old] != [(value.what, value.form) for value in new]:
-        return ()
+        return []
     if _texts_between(then, old) != _texts_between(now, new):
-        return ()
+        return []
     pairs = ((then[a.start : a.end], now[b.start : b.end], a.what) for a, b in zip(old, new, strict=True))
-    return tuple(Explanation(*pair) for pair in pairs if pair[0] != pair[1])
+    return [Ignored(place, *pair, "evidence") for pair in pairs if pair[0] != pair[1]]
 
 
 def mask(text: str, evidence: Evidence) -> str:

@@ -206,8 +206,7 @@ class Judge:
         return found + explained if explained else []
 
     def _by_evidence(self, position: str, then: str, now: str) -> list[Ignored]:
-        found = evidence.explain(then, now, self._left, self._right)
-        return [Ignored(position, part.then, part.now, part.reason, "evidence") for part in found]
+        return evidence.explain(then, now, self._left, self._right, position)
 
     def _applies(self, rule: _Rule, then: str | None, now: str | None) -> bool:
         """Whether a rule that matches the place of a difference also matches its values."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from repro_env.compare.outputs.comparison import File, Kind, Pair, Paired, first_few, matches, pair
+from repro_env.compare.outputs.comparison import File, Kind, Paired, first_few, matches, pair
 from repro_env.compare.outputs.evidence import Evidence, of_run
 from repro_env.compare.outputs.fields import random_names
 from repro_env.compare.outputs.formats import LARGEST
@@ -147,7 +147,7 @@ def compare(left: Side, right: Side, globs: Globs, look: CompareTensors) -> tupl
     found += compare_links(left.end.others, right.end.others, judge)
     with_tensors: list[File] = []
     for names in paired.pairs:
-        file = _file(names, globs)
+        file = _file(names.left, names.right, globs)
         if (judged := _without_content(file, left, right, judge)) is not None:
             found.append(judged)
         elif holds_tensors(names.left, _first_bytes(left, names.left)):
@@ -161,15 +161,15 @@ def compare(left: Side, right: Side, globs: Globs, look: CompareTensors) -> tupl
     return tuple(found)
 
 
-def _file(names: Pair, globs: Globs, kind: Kind = "result") -> File:
-    return File(path=names.left, now=names.right, kind=globs.of(names.left, kind))
+def _file(path: str, now: str, globs: Globs, kind: Kind = "result") -> File:
+    return File(path=path, now=now, kind=globs.of(path or now, kind))
 
 
 def _unpaired(paired: Paired, globs: Globs) -> Iterator[File]:
     for path in paired.missing:
-        yield File(path=path, now="", kind=globs.of(path)).differing("the new run did not write it", "nothing")
+        yield _file(path, "", globs).differing("the new run did not write it", "nothing")
     for path in paired.new:
-        yield File(path="", now=path, kind=globs.of(path)).differing("only the new run wrote it", "nothing")
+        yield _file("", path, globs).differing("only the new run wrote it", "nothing")
 
 
 def _consoles(left: Side, right: Side, globs: Globs, judge: Judge) -> Iterator[File]:
@@ -177,12 +177,12 @@ def _consoles(left: Side, right: Side, globs: Globs, judge: Judge) -> Iterator[F
     then, now = _console(left), _console(right)
     printed = {log.path for side in (left, right) for log in side.end.console if log.size}
     if printed and then.digests.keys() != now.digests.keys():
-        file = _file(Pair(streams.BOTH, streams.BOTH), globs, "console")
+        file = _file(streams.BOTH, streams.BOTH, globs, "console")
         if file.kind == "console":
             yield judge.of_bytes(file, _lines(then), _lines(now))
         return
     for name in sorted(printed):
-        file = _file(Pair(name, name), globs, "console")
+        file = _file(name, name, globs, "console")
         yield _without_content(file, then, now, judge) or _by_content(file, then, now, judge)
 
 
@@ -202,7 +202,7 @@ def _removed(left: End, right: End, globs: Globs) -> Iterator[File]:
     """Yield the files of the source that only one of the two runs deleted."""
     for path in sorted(set(left.removed) ^ set(right.removed)):
         why = f"only the {'first' if path in left.removed else 'new'} run deleted it"
-        yield File(path=path, now=path, kind=globs.of(path)).differing(why, "nothing")
+        yield _file(path, path, globs).differing(why, "nothing")
 
 
 def _without_content(file: File, left: Side, right: Side, judge: Judge) -> File | None:

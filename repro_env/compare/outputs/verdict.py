@@ -105,12 +105,7 @@ def _machine(start: Start, new: Repetition) -> list[str]:
 
 def _threads(start: Start, new: Repetition) -> list[str]:
     then = {variable.name: variable.value for variable in start.threads}
-    differing = [
-        f"{name} is {new.threads.get(name, 'not set')}, the run's was {then.get(name, 'not set')}"
-        for name in sorted(then.keys() | new.threads.keys())
-        if then.get(name) != new.threads.get(name)
-    ]
-    return differing[:_NAMED]
+    return _changes(then, new.threads, "not set", "the run's was")[:_NAMED]
 
 
 def _devices(end: End, new: Repetition) -> list[str]:
@@ -140,11 +135,12 @@ def causes(then: Sequence[Fact], now: Sequence[Fact]) -> tuple[str, ...]:
     old, new = ({fact.name: fact.value for fact in facts} for facts in (then, now))
     if not old or not new:
         return ()
-    return tuple(
-        f"{name} is {new.get(name, 'unknown')}, it was {old.get(name, 'unknown')}"
-        for name in sorted(old.keys() | new.keys())
-        if old.get(name) != new.get(name)
-    )
+    return tuple(_changes(old, new, "unknown", "it was"))
+
+
+def _changes(then: Mapping[str, str], now: Mapping[str, str], missing: str, was: str) -> list[str]:
+    names = sorted(name for name in then.keys() | now.keys() if then.get(name) != now.get(name))
+    return [f"{name} is {now.get(name, missing)}, {was} {then.get(name, missing)}" for name in names]
 
 
 def verdict(

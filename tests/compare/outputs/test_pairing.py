@@ -13,23 +13,23 @@ NOW = Evidence(started=1782950400.0, ended=1782950400.0 + DAY - 1)
 
 
 def pair_paths(left: Sequence[str], right: Sequence[str]) -> tuple[tuple[Pair, ...], tuple[str, ...], tuple[str, ...]]:
-    found = pair(left, right, Judge(THEN, NOW).pair_names)
+    found = pair(dict.fromkeys(left, "x"), dict.fromkeys(right, "x"), Judge(THEN, NOW).pair_names)
     return found.pairs, found.missing, found.new
 
 
 def test_equal_paths_are_pairs() -> None:
-    assert pair_paths("ab", "ab") == ((Pair("a", "a"), Pair("b", "b")), (), ())
+    assert pair_paths("ab", "ab") == ((Pair("a", "a", True), Pair("b", "b", True)), (), ())
 
 
 def test_paths_with_times_of_their_runs_are_pairs() -> None:
     then, now = "out/2026-07-01/10-15-30/w.pt", "out/2026-07-02/11-00-00/w.pt"
-    assert pair_paths([then, "gone.csv"], [now, "new.csv"]) == ((Pair(then, now),), ("gone.csv",), ("new.csv",))
+    assert pair_paths([then, "gone.csv"], [now, "new.csv"]) == ((Pair(then, now, True),), ("gone.csv",), ("new.csv",))
 
 
 def test_several_paths_with_times_are_paired_in_their_order() -> None:
     then = [f"out/2026-07-01/10-15-{second}/w" for second in (31, 30)]
     now = [f"out/2026-07-02/11-00-{second}/w" for second in (58, 59)]
-    assert pair_paths(then, now) == ((Pair(then[1], now[0]), Pair(then[0], now[1])), (), ())
+    assert pair_paths(then, now) == ((Pair(then[1], now[0], True), Pair(then[0], now[1], True)), (), ())
     assert pair_paths(then, now[:1]) == ((), tuple(sorted(then)), tuple(now[:1])), "it is unknown which path is missing"
 
 
