@@ -25,7 +25,6 @@ from repro_env.runs.lineage.producers import Origin, Producers
 from repro_env.runs.records import checkpointmanifest as manifest
 from repro_env.runs.records import records
 from repro_env.runs.records.records import Run, Unreadable
-from repro_env.runs.records.summary import Summary, summarize
 from repro_env.schema.errors import DataError, RecordError, UsageError
 from repro_env.schema.progress import SILENT, Tell
 from repro_env.specs.argument import current_directory
@@ -49,8 +48,6 @@ class Answer(msgspec.Struct, frozen=True):
     """The other runs that have the digest in their records, oldest first."""
     run: Run | None
     """The run that made the file, or the run that was named."""
-    summary: Summary | None
-    """Of `run`."""
     family: Family | None
     """Of `run`."""
     manifest: manifest.File | None
@@ -150,18 +147,16 @@ class _Search:
         if word == records.LATEST:
             directory = find_runs_directory(self._given, self._here)
             return records.read(records.find(directory, word))
-        found = [run for run in runs.values() if word in (run.id, run.short, Path(run.directory).name)]
+        found = [run for run in runs.values() if word in (run.id, run.short, run.directory.name)]
         if not found and len(word) >= _LEAST:
             found = [
-                run
-                for run in runs.values()
-                if any(name.startswith(word) for name in (run.short, Path(run.directory).name, run.id))
+                run for run in runs.values() if any(name.startswith(word) for name in (run.short, run.directory.name, run.id))
             ]
         if len(found) > 1:
             names = ", ".join(sorted(run.short for run in found)[:5])
             what = f"{word!r} matches {len(found)} runs: {names}"
             raise RecordError(what, where=self._runs.places, hint="write more characters of the ID")
-        return records.read(Path(found[0].directory)) if found else None
+        return found[0] if found else None
 
     def _of_file(self, path: Path) -> Answer:
         inside = run_containing(path)
@@ -194,9 +189,9 @@ class _Search:
         producers.check_unambiguous(self._word, origins, uses)
         origins = producers.sort(origins)
         first = producers.choose(origins, recorded, claim)
-        summary = first.run if first is not None else next((use.run for use in uses if use.role == "record"), None)
+        run = first.run if first is not None else next((use.run for use in uses if use.role == "record"), None)
         return self._answer(
-            run=None if summary is None else records.read(Path(summary.directory)),
+            run=run,
             digest=first.digest if first is not None else digest,
             path=path,
             size=size,
@@ -217,11 +212,10 @@ class _Search:
         claim: manifest.File | None = None,
     ) -> Answer:
         runs = self._runs
-        family = spec = summary = None
+        family = spec = None
         if run is not None:
-            summary = summarize(run)
-            edges = {*families.edges([*runs.runs.values(), summary]), *self._producers.resume_edges()}
-            family = families.family(summary.id, runs.runs, edges)
+            edges = {*families.edges([*runs.runs.values(), run]), *self._producers.resume_edges()}
+            family = families.family(run.id, runs.runs, edges)
             spec = specsearch.Specs(run.directory.parent, self._here, self._store).of(run.start)
         return Answer(
             query=self._word,
@@ -231,7 +225,6 @@ class _Search:
             origins=tuple(origins),
             uses=tuple(uses),
             run=run,
-            summary=summary,
             family=family,
             manifest=claim,
             spec=spec,

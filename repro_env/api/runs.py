@@ -17,8 +17,7 @@ from repro_env.compare.outputs.comparison import matches
 from repro_env.io.files import Found, open_regular, room, sha256_of, walk
 from repro_env.runs.records import annotation, records
 from repro_env.runs.records.annotation import Annotation
-from repro_env.runs.records.records import Run
-from repro_env.runs.records.summary import Listing, summarize
+from repro_env.runs.records.records import Run, Unreadable
 from repro_env.sandbox import streams
 from repro_env.sandbox.outputs import OUTSIDE, locate
 from repro_env.schema.errors import DiskError, RecordError, StoreError
@@ -50,6 +49,13 @@ def find_runs_directory(given: Path | None, start: Path | None = None) -> Path:
     )
 
 
+class Listing(msgspec.Struct, frozen=True):
+    """The runs in one directory of runs, newest first, and the unreadable ones with their reasons."""
+
+    runs: tuple[Run, ...]
+    unreadable: tuple[Unreadable, ...]
+
+
 def list_runs(runs: Path | str | None = None, *, tell: Tell = SILENT) -> Listing:
     """Return the runs of a directory.
 
@@ -63,7 +69,7 @@ def list_runs(runs: Path | str | None = None, *, tell: Tell = SILENT) -> Listing
         except (StoreError, DiskError) as error:
             tell.detail(f"note: the store does not remember this directory of runs, because it cannot be used: {error}")
     readable, unreadable = records.listing(runs)
-    return Listing(tuple(summarize(run) for run in readable), tuple(unreadable))
+    return Listing(tuple(readable), tuple(unreadable))
 
 
 def finish_interrupted(run: Run, store: Store) -> None:

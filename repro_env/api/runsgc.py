@@ -131,7 +131,7 @@ def _new_ancestors(runs: Path, names: set[str]) -> set[str]:
                 found |= _ids_in(directory)
                 names.discard(directory.name)  # its record may not be complete yet
             else:
-                found |= {parent.id for parent in retention.parents(run)}
+                found |= {parent.id for parent in run.parents}
     return found
 
 

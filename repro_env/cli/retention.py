@@ -125,12 +125,11 @@ def _summary(result: Audit) -> str:
 
 
 def _print(result: Collected, rules: list[str], runs: Path | None) -> None:
-    from repro_env.cli.ui.runpage import state
 
     rows = [("keep", *_about(entry.run), ", ".join(entry.why)) for entry in result.keep]
     verb = "would remove" if result.dry_run else "removed"
     rows += [
-        (verb, *_about(entry.run), f"{state(entry.run)}, matches no rule ({messages.size(entry.size)})") for entry in result.gone
+        (verb, *_about(entry.run), f"{entry.run.ending}, matches no rule ({messages.size(entry.size)})") for entry in result.gone
     ]
     rows += [
         ("keep", entry.directory.name[-8:], "", f"its record cannot be read: {entry.why.what}") for entry in result.unreadable

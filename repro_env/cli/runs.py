@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,7 +24,6 @@ from repro_env.schema.errors import ReproEnvError
 
 if TYPE_CHECKING:
     from repro_env.runs.records.records import Run
-    from repro_env.runs.records.summary import Summary
 
 _By = Annotated[str, value("NAME", "Record this name as the author.")]
 _Tags = Annotated[
@@ -47,24 +46,24 @@ def list_(
 
     directory = find_runs(runs)
     listing = list_runs(directory, tell=messages.say)
-    tags = set(tag or ())
-    selected, unreadable = [run for run in listing.runs if tags <= set(run.tags or ())], listing.unreadable
-    if messages.answer_in_json({"runs": selected, "unreadable": unreadable}):
+    tags = {run.id: run.tags for run in listing.runs}
+    selected = [run for run in listing.runs if set(tag or ()) <= set(tags[run.id] or ())]
+    if messages.answer_in_json({"runs": selected, "unreadable": listing.unreadable}):
         return
     if selected:
         header = ("ID", "WHEN (UTC)", "COMMAND", "STATE", "TIME", "OUTPUTS")
-        more = ("TAGS",) if any(run.tags != () for run in selected) else ()
-        messages.result(messages.table([_row(run) for run in selected], header=(*header, *more)))
-    for damaged in unreadable:
+        more = ("TAGS",) if any(tags[run.id] != () for run in selected) else ()
+        messages.result(messages.table([_row(run, tags[run.id]) for run in selected], header=(*header, *more)))
+    for damaged in listing.unreadable:
         messages.say.warn(f"cannot be read: {damaged.why}")
     for run in listing.runs:
-        if run.tags is None:
+        if tags[run.id] is None:
             messages.say.warn(f"the notes and tags of {run.directory} cannot be read")
     if selected:
         messages.say(f"next: repro-env runs show {selected[0].short}{runs_option(runs)}")
     else:
         command = f"runs list{runs_option(runs)}" if listing.runs else "exec COMMAND"
-        messages.say(f"no runs{' with these tags' * bool(tags)} in {directory}; next: repro-env {command}")
+        messages.say(f"no runs{' with these tags' * bool(tag)} in {directory}; next: repro-env {command}")
 
 
 def show(
@@ -204,13 +203,14 @@ def _print_tags(directory: Path, tags: tuple[str, ...], runs: Path | None) -> No
     messages.say(f"next: repro-env runs list{runs_option(runs)}")
 
 
-def _row(run: Summary) -> tuple[str, ...]:
+def _row(run: Run, tags: Sequence[str] | None) -> tuple[str, ...]:
     from repro_env.cli.ui.runpage import columns
 
-    tags = "?" if run.tags is None else ", ".join(run.tags)
-    if run.seconds is None:
-        return (*columns(run), run.ending, "", "", tags)
-    return (*columns(run), run.ending, f"{run.seconds:.1f} s", f"{run.outputs} ({messages.size(run.size or 0)})", tags)
+    text = "?" if tags is None else ", ".join(tags)
+    if run.end is None:
+        return (*columns(run), run.ending, "", "", text)
+    outputs = f"{len(run.end.outputs)} ({messages.size(sum(output.size for output in run.end.outputs))})"
+    return (*columns(run), run.ending, f"{run.end.seconds:.1f} s", outputs, text)
 
 
 def _read(run_id: str, runs: Path | None) -> Run:

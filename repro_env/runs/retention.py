@@ -15,7 +15,6 @@ import msgspec
 
 from repro_env.runs.records.records import Run
 from repro_env.schema.errors import RecordError, UsageError
-from repro_env.schema.run import Parent
 
 _UNITS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _WEEK = _UNITS["w"]
@@ -150,17 +149,12 @@ def _value(name: str, side: str, run: Run) -> float | None:
     return pick(values) if values else None
 
 
-def parents(run: Run) -> tuple[Parent, ...]:
-    """Return the parents that were known when the run started, and those from whose checkpoints it resumed."""
-    return (*run.start.parents, *(run.end.resumed if run.end is not None else ()))
-
-
 def _children(runs: Sequence[Run]) -> dict[str, list[Run]]:
     """Map the id of each parent to its children."""
     children: dict[str, list[Run]] = {}
     for run in runs:
-        for parent in parents(run):
-            if parent.id != run.start.id:
+        for parent in run.parents:
+            if parent.id != run.id:
                 children.setdefault(parent.id, []).append(run)
     return children
 

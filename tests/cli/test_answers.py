@@ -25,7 +25,7 @@ KEYS: dict[str, set[str]] = {
     "runs audit": {"runs", "checked", "bad", "findings"},
     "runs gc --keep last=1 --dry-run": {"dry_run", "keep", "gone", "unreadable", "failed", "specs", "freed"},
     "lineage 00000002": {
-        *("query", "known", "file", "size", "digest", "origins", "uses", "manifest", "run", "summary", "family"),
+        *("query", "known", "file", "size", "digest", "origins", "uses", "manifest", "run", "family"),
         *("spec", "looked", "missing", "unreadable", "notes"),
     },
     "runs get latest --to copy": {"files"},

@@ -68,9 +68,10 @@ def test_lineage_as_json_has_the_run_its_parents_and_children(
     assert (code, answer["known"], answer["digest"]) == (0, True, f"sha256:{sha256_hex('second')}")
     origins = [(origin["run"]["id"], origin["how"], origin["paths"]) for origin in answer["origins"]]
     assert origins == [(second.start.id, "output", ["ck/w.pt"])]
-    run = answer["summary"]
-    assert (run["id"], run["seed"], run["image"], run["intact"]) == (second.start.id, 0, second.start.image, True)
-    assert (run["source"], run["spec"]) == (second.start.source.digest, second.start.spec)
+    run = answer["run"]
+    facts = run["start"]
+    assert (run["id"], facts["seed"], facts["image"], run["intact"]) == (second.start.id, 0, second.start.image, True)
+    assert (facts["source"]["digest"], facts["spec"]) == (second.start.source.digest, second.start.spec)
     assert [(parent["id"], parent["depth"], parent["how"], parent["changed"]) for parent in answer["family"]["parents"]] == [
         (first.start.id, 1, ["resumed"], False)
     ]

@@ -45,9 +45,9 @@ def test_list_shows_the_newest_run_first_and_warns_about_damaged_runs(runs: Path
 def test_list_prints_the_runs_as_json(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = call(capsys, "list", "--runs", str(runs), "--json")
     answer = json.loads(out)
-    assert [(run["short"], run["state"], run["exit_code"]) for run in answer["runs"]] == [
-        ("00000002", "interrupted", None),
-        ("00000001", "done", 0),
+    assert [(run["short"], run["state"], run["ending"]) for run in answer["runs"]] == [
+        ("00000002", "interrupted", "interrupted"),
+        ("00000001", "done", "exit 0"),
     ]
     assert answer["unreadable"] == []
 

@@ -19,7 +19,7 @@ image = repro_env.rebuild(spec)
 run = repro_env.execute(spec, ["train.py"], env={"LEVEL": "3"}, note="from Python")
 checked = repro_env.check(spec, environment=False)
 verified = repro_env.verify(run, env={"LEVEL": "3"})
-listed = [summary.directory for summary in repro_env.list_runs().runs]
+listed = [str(run.directory) for run in repro_env.list_runs().runs]
 answer = {
     "image": image.image_id == spec.spec.expected.image_id == repro_env.rebuild("repro").image_id,
     "outputs": [output.path for output in run.end.outputs],

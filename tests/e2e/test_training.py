@@ -93,7 +93,7 @@ def test_the_record_says_what_happened(digits: parts.Project, tmp_path: Path) ->
     copy.write_bytes((digits.directory / "runs/latest/files/here/forest.joblib").read_bytes())
     answer = json.loads(digits.run("lineage", copy, "--json").out)
     assert record["start"]["id"] in [origin["run"]["id"] for origin in answer["origins"]]
-    assert answer["summary"]["image"] == spec["expected"]["image_id"]
+    assert answer["run"]["start"]["image"] == spec["expected"]["image_id"]
 
 
 def test_a_run_that_fails_has_a_record_and_its_files(digits: parts.Project) -> None:

@@ -72,11 +72,11 @@ def _claims(answer: Answer, page: Page) -> None:
 
 
 def _run(answer: Answer, page: Page) -> None:
-    run, summary = answer.run, answer.summary
-    if run is None or summary is None:
+    run = answer.run
+    if run is None:
         return
     page.heading(f"run {run.short}")
-    for line in (*runpage.head(run, summary.tags), *runpage.inputs(run, summary.parents)):
+    for line in (*runpage.head(run, run.tags), *runpage.inputs(run, run.parents)):
         page.text(line)
     page.text(f"spec in   {_spec_location(answer)}")
     if commit := _commit(answer):

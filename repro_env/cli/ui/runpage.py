@@ -10,7 +10,6 @@ from repro_env.runs.records import annotation, ids
 from repro_env.runs.records.annotation import Annotation
 from repro_env.runs.records.notes import MORE_VALUES
 from repro_env.runs.records.records import Run
-from repro_env.runs.records.summary import Summary, describe_ending
 from repro_env.runs.records.verdicts import Last
 from repro_env.schema.run import Count, End, Metric, Number, Parent, Rank, Seeded
 from repro_env.store.specs import archive
@@ -44,13 +43,6 @@ def number(value: Number) -> str:
     return value if isinstance(value, str) else f"{value:.6g}"
 
 
-def state(run: Run) -> str:
-    if run.end is None:
-        return run.state
-    outcome = run.end.outcome
-    return describe_ending(outcome.exit_code, outcome.signal, out_of_memory=outcome.out_of_memory)
-
-
 def head(run: Run, tags: Sequence[str] | None) -> Iterator[str]:
     """The lines about a run itself. `tags`: None if they cannot be read."""
     yield f"run       {run.start.id}"
@@ -62,13 +54,13 @@ def head(run: Run, tags: Sequence[str] | None) -> Iterator[str]:
     yield f"command   {shlex.join(run.start.command)}"
     yield f"in        {run.start.cwd}"
     yield f"started   {run.start.started}"
-    yield f"state     {state(run)}" + (f" after {run.end.seconds:.1f} s" if run.end else "")
+    yield f"state     {run.ending}" + (f" after {run.end.seconds:.1f} s" if run.end else "")
 
 
-def columns(run: Summary) -> tuple[str, str, str]:
+def columns(run: Run) -> tuple[str, str, str]:
     """The short ID, the start and the shortened command of a run, for tables."""
-    command = shlex.join(run.command)
-    return run.short, run.started[:19].replace("T", " "), command if len(command) <= 40 else command[:39] + "…"
+    command = shlex.join(run.start.command)
+    return run.short, run.start.started[:19].replace("T", " "), command if len(command) <= 40 else command[:39] + "…"
 
 
 def inputs(run: Run, parents: Sequence[Parent]) -> Iterator[str]:

@@ -32,7 +32,6 @@ from repro_env.runs.lineage.parents import run_containing
 from repro_env.runs.records import annotation, checkpointstate, end, ids, records
 from repro_env.runs.records.checkpointstate import Listing, written_files
 from repro_env.runs.records.records import Run, Unreadable
-from repro_env.runs.retention import parents
 from repro_env.runs.start.sourcedirectory import source_directory
 from repro_env.sandbox import outputs
 from repro_env.schema.errors import ReproEnvError, SpecVersionError
@@ -88,7 +87,7 @@ class Auditor:
         if run.end is not None:
             self._files["output"] += len(run.end.outputs) + sum(not line.startswith("(") for line in run.end.others)
             self._files["trace"] += len(run.end.trace)
-        for parent in parents(run):
+        for parent in run.parents:
             what = f"run {ids.short(parent.id)}" if parent.id else parent.path or "a checkpoint"
             check("parent", (start.id, parent.id, parent.record), what, run, partial(self._check_parent, parent, run))
         spec = (start.spec, start.spec_file)

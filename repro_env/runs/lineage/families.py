@@ -1,4 +1,4 @@
-"""The parents and children of runs, and the runs that use a digest. Pure functions of summaries."""
+"""The parents and children of runs, and the runs that use a digest. Pure functions of records."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from repro_env.runs.lineage.knownruns import Written
-from repro_env.runs.records.summary import Summary
+from repro_env.runs.records.records import Run
 
 EMPTY = f"sha256:{hashlib.sha256().hexdigest()}"
 """The digest of an empty file, which says nothing about its origin."""
@@ -35,7 +35,7 @@ class Relative(msgspec.Struct, frozen=True):
     """1 for parents and children."""
     how: tuple[str, ...]
     """All links to the neighbouring run, sorted."""
-    run: Summary | None
+    run: Run | None
     """None if the record was not found."""
     changed: bool
     """Whether a parent's record changed after its child started."""
@@ -55,14 +55,14 @@ class Family(msgspec.Struct, frozen=True):
 class Use(msgspec.Struct, frozen=True):
     """A digest in the record of a run."""
 
-    run: Summary
+    run: Run
     role: str
     """`output` or `checkpoints` if the run wrote it; otherwise `data`, `source`, `spec`, `image` or `record`."""
     path: str
     digest: str
 
 
-def edges(runs: Iterable[Summary]) -> set[Edge]:
+def edges(runs: Iterable[Run]) -> set[Edge]:
     """Return the links from the recorded parents of the runs to the runs."""
     return {
         Edge(parent.id, child.id, parent.how, parent.record or "")
@@ -72,7 +72,7 @@ def edges(runs: Iterable[Summary]) -> set[Edge]:
     }
 
 
-def family(run_id: str, runs: Mapping[str, Summary], links: Iterable[Edge]) -> Family:
+def family(run_id: str, runs: Mapping[str, Run], links: Iterable[Edge]) -> Family:
     """Return the ancestors and descendants of a run."""
     to_parents: dict[str, list[Edge]] = {}
     to_children: dict[str, list[Edge]] = {}
@@ -85,7 +85,7 @@ def family(run_id: str, runs: Mapping[str, Summary], links: Iterable[Edge]) -> F
 
 
 def _walk(
-    start: str, links: Mapping[str, Sequence[Edge]], target: Callable[[Edge], str], runs: Mapping[str, Summary]
+    start: str, links: Mapping[str, Sequence[Edge]], target: Callable[[Edge], str], runs: Mapping[str, Run]
 ) -> tuple[Relative, ...]:
     relatives: list[Relative] = []
     visited = {start}  # a damaged or forged record may make a cycle
@@ -109,11 +109,11 @@ def _walk(
     return tuple(relatives)
 
 
-def _changed(edges: Sequence[Edge], runs: Mapping[str, Summary]) -> bool:
-    return any(edge.record and edge.parent in runs and runs[edge.parent].end != edge.record for edge in edges)
+def _changed(edges: Sequence[Edge], runs: Mapping[str, Run]) -> bool:
+    return any(edge.record and edge.parent in runs and runs[edge.parent].end_digest != edge.record for edge in edges)
 
 
-def uses(digest: str, runs: Iterable[Summary], written: Mapping[str, Sequence[Written]]) -> tuple[Use, ...]:
+def uses(digest: str, runs: Iterable[Run], written: Mapping[str, Sequence[Written]]) -> tuple[Use, ...]:
     """Return every use of a digest in the records of runs, the oldest run first.
 
     `digest`: `sha256:` and the first or all hex digits. `written`: as in `AllRuns`.
@@ -121,18 +121,19 @@ def uses(digest: str, runs: Iterable[Summary], written: Mapping[str, Sequence[Wr
     prefix = digest.removeprefix("sha256:")
     found: list[Use] = []
     for run in sorted(runs, key=lambda run: run.id):
+        start = run.start
         files: list[tuple[str, str, str]] = []
         if digest != EMPTY:
             files += [(file.how, file.sha256, file.path) for file in written.get(run.id, ())]
-            files += [(datum.role, datum.digest, datum.path) for datum in run.data]
+            files += [(fact.kind, fact.digest or "", fact.source) for fact in start.data]
         candidates = (
             *files,
-            ("source", run.source, run.source_path),
-            ("spec", run.spec, ""),
-            ("spec", run.spec_file, ""),
-            ("image", run.image, ""),
-            ("record", run.start, f"{run.directory}/start.json"),
-            ("record", run.end, f"{run.directory}/end.json"),
+            ("source", start.source.digest, start.source.directory or start.source.path),
+            ("spec", start.spec, ""),
+            ("spec", start.spec_file or "", ""),
+            ("image", start.image, ""),
+            ("record", run.start_digest, f"{run.directory}/start.json"),
+            ("record", run.end_digest, f"{run.directory}/end.json"),
         )
         found += [Use(run, role, path, value) for role, value, path in candidates if value.startswith(prefix, 7)]
     return tuple(found)

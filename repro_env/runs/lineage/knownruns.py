@@ -12,7 +12,6 @@ import msgspec
 from repro_env.runs.records import records
 from repro_env.runs.records.checkpointstate import written_files
 from repro_env.runs.records.records import Run, Unreadable
-from repro_env.runs.records.summary import Summary, summarize
 from repro_env.schema.errors import ReproEnvError
 from repro_env.store.store import Store
 
@@ -28,7 +27,7 @@ class Written(msgspec.Struct, frozen=True):
 
 
 class AllRuns(msgspec.Struct, frozen=True):
-    runs: Mapping[str, Summary] = {}
+    runs: Mapping[str, Run] = {}
     """By ID. If several directories hold a run, the first of them."""
     written: Mapping[str, tuple[Written, ...]] = {}
     """The ID of a run -> the files that it wrote."""
@@ -47,7 +46,7 @@ class AllRuns(msgspec.Struct, frozen=True):
         return [f"this directory could not be read: {reason}" for reason in reasons]
 
     @property
-    def unfinished(self) -> list[Summary]:
+    def unfinished(self) -> list[Run]:
         return [run for run in self.runs.values() if run.state != "done"]
 
     @property
@@ -67,7 +66,7 @@ def read_all_runs(first: Sequence[Path], store: Store) -> AllRuns:
     for directory in near:
         store.run_directories.add(directory)
     directories = dict.fromkeys([*(Path(os.path.realpath(directory)) for directory in near), *store.run_directories.paths()])
-    runs: dict[str, Summary] = {}
+    runs: dict[str, Run] = {}
     written: dict[str, tuple[Written, ...]] = {}
     looked: list[Path] = []
     missing: list[Path] = []
@@ -84,9 +83,9 @@ def read_all_runs(first: Sequence[Path], store: Store) -> AllRuns:
             continue
         looked.append(directory)
         for run in readable:
-            if run.start.id not in runs:
-                runs[run.start.id] = summarize(run)
-                written[run.start.id] = files_written_by(run)
+            if run.id not in runs:
+                runs[run.id] = run
+                written[run.id] = files_written_by(run)
         unreadable += damaged
     return AllRuns(runs, written, tuple(looked), tuple(missing), tuple(unreadable), tuple(failures))
 

@@ -56,7 +56,7 @@ def from_copies(mount: DataFact, files: Mapping[str, str], known: AllRuns) -> tu
     """
     producers: dict[str, str] = {}
     for run_id in sorted(known.runs):
-        if not any(datum.digest == mount.digest for datum in known.runs[run_id].data):
+        if not any(datum.digest == mount.digest for datum in known.runs[run_id].start.data):
             for file in known.written.get(run_id, ()):
                 producers.setdefault(file.sha256, run_id)
     parents: dict[str, Parent] = {}
@@ -65,7 +65,9 @@ def from_copies(mount: DataFact, files: Mapping[str, str], known: AllRuns) -> tu
         run_id = producers.get(sha256, "")
         if not run_id or sha256 == EMPTY:
             continue
-        parent = Parent(id=run_id, record=known.runs[run_id].end or None, how="data", path=redact.line(path), sha256=sha256)
+        parent = Parent(
+            id=run_id, record=known.runs[run_id].end_digest or None, how="data", path=redact.line(path), sha256=sha256
+        )
         if parents.setdefault(run_id, parent).sha256 != sha256:
             parents[run_id] = msgspec.structs.replace(parent, path="", sha256=None)
     return tuple(parents.values())

@@ -17,7 +17,7 @@ from repro_env.runs.lineage.families import Edge, Use
 from repro_env.runs.lineage.knownruns import AllRuns
 from repro_env.runs.lineage.parents import run_containing
 from repro_env.runs.records import checkpointmanifest, records
-from repro_env.runs.records.summary import Summary, summarize
+from repro_env.runs.records.records import Run
 from repro_env.sandbox import outputs
 from repro_env.schema.errors import ReproEnvError, UsageError
 
@@ -32,7 +32,7 @@ WRITTEN: Mapping[str, Evidence] = {"output": "output", "checkpoints": "checkpoin
 class Origin(msgspec.Struct, frozen=True):
     """A run that wrote the bytes."""
 
-    run: Summary
+    run: Run
     how: Evidence
     paths: tuple[str, ...]
     """The paths of the outputs; the paths inside the run of the checkpoints; the paths of the manifests."""
@@ -54,7 +54,7 @@ def from_uses(uses: Sequence[Use]) -> list[Origin]:
 
 
 def from_manifests(
-    files: Iterable[checkpointmanifest.File], digest: str, runs: Mapping[str, Summary], exclude: Sequence[Origin]
+    files: Iterable[checkpointmanifest.File], digest: str, runs: Mapping[str, Run], exclude: Sequence[Origin]
 ) -> list[Origin]:
     """Return the known runs (`runs`, by id) that manifests name for a digest, without those in `exclude`."""
     excluded = {origin.run.id for origin in exclude}
@@ -125,7 +125,7 @@ class Producers:
         name = outputs.name_of(run.directory, path)
         recorded = next((output.sha256 for output in run.end.outputs if output.path == name), None)
         if recorded == digest:
-            return Origin(summarize(run), "output", (name,), digest)
+            return Origin(run, "output", (name,), digest)
         if recorded is None:
             self._notes.append(f"{where}, but the record does not have it: it was added after the run")
         else:
@@ -181,5 +181,5 @@ class Producers:
                 yield Edge(parent.run, run, "resumed")
 
 
-def _checkpoint_directories(runs: Iterable[Summary]) -> set[Path]:
-    return {Path(fact.path) for run in runs for fact in run.data if fact.role == "checkpoints"}
+def _checkpoint_directories(runs: Iterable[Run]) -> set[Path]:
+    return {Path(fact.source) for run in runs for fact in run.start.data if fact.kind == "checkpoints"}

@@ -20,7 +20,7 @@ from msgspec import Meta
 
 from repro_env.io.files import read_regular
 from repro_env.runs.records import ids
-from repro_env.runs.records.records import write_once
+from repro_env.runs.records.files import write_once
 from repro_env.schema import codec, redact
 from repro_env.schema.codec import Frozen
 from repro_env.schema.errors import RecordError, UsageError

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import msgspec
 
 from repro_env.io.files import Found, read_regular, room, sha256_of, walk
-from repro_env.runs.records.records import LARGEST, Run, write_once
+from repro_env.runs.records.files import write_once
+from repro_env.runs.records.records import LARGEST, Run
 from repro_env.schema import codec, redact
 from repro_env.schema.artifact import Size
 from repro_env.schema.codec import Frozen

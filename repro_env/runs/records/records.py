@@ -30,11 +30,12 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from repro_env.io.files import atomic_write, expect, open_regular, read_regular, remove_tree, room
-from repro_env.runs.records import ids
+from repro_env.io.files import expect, open_regular, read_regular, remove_tree, room
+from repro_env.runs.records import annotation, ids
+from repro_env.runs.records.files import write_once
 from repro_env.schema import codec
 from repro_env.schema.errors import DiskError, RecordError, ReproEnvError, SpecError, SpecVersionError
-from repro_env.schema.run import End, Start
+from repro_env.schema.run import End, Parent, Start
 from repro_env.store.specs.archive import SUBDIRECTORY as SPECS
 
 _Half = TypeVar("_Half", Start, End)
@@ -65,12 +66,38 @@ class Run(msgspec.Struct, frozen=True):
     """The sha256 of `end.json`; empty if there is none."""
 
     @property
+    def id(self) -> str:
+        return self.start.id
+
+    @property
     def short(self) -> str:
-        return ids.short(self.start.id)
+        return ids.short(self.id)
 
     @property
     def files(self) -> Path:
         return self.directory / "files"
+
+    @property
+    def tags(self) -> tuple[str, ...] | None:
+        """The current tags, sorted; None if the annotations cannot be read. They are read each time."""
+        try:
+            return annotation.tags(annotation.of(self.directory))
+        except ReproEnvError:
+            return None
+
+    @property
+    def parents(self) -> tuple[Parent, ...]:
+        """The parents that were known when the run started, and those from whose checkpoints it resumed."""
+        return (*self.start.parents, *(self.end.resumed if self.end is not None else ()))
+
+    @property
+    def ending(self) -> str:
+        """How the run ended, in a few words, or its state if it did not end."""
+        if self.end is None:
+            return self.state
+        outcome = self.end.outcome
+        text = f"signal {outcome.signal}" if outcome.signal else f"exit {outcome.exit_code}"
+        return f"{text}, out of memory" if outcome.out_of_memory else text
 
     @property
     def intact(self) -> bool | None:
@@ -171,25 +198,6 @@ def begin(runs: Path, name: str, *, more: Sequence[str] = ()) -> Recording:
             hint="name another directory with --runs DIR",
         ) from None
     return Recording(directory, lock)
-
-
-def write_once(path: Path, data: bytes, what: str = "the record of the run") -> None:
-    """Write a read-only file to the directory of a run, or to a directory in it, which is created if missing.
-
-    Raises `RecordError` if it cannot be written, and `DiskError`.
-    """
-    try:
-        with room(path.parent.parent):
-            path.parent.mkdir(exist_ok=True)
-        expect(path.parent.lstat().st_mode, stat.S_IFDIR, str(path.parent))
-        atomic_write(path, data)
-        path.chmod(0o444)
-    except OSError as error:
-        raise RecordError(
-            f"{what} cannot be written: {error.strerror}",
-            where=str(error.filename or path),
-            hint="check the permissions of the directory and the free space of the disk",
-        ) from None
 
 
 def point_latest(directory: Path) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -8,44 +9,30 @@ import pytest
 from repro_env.runs.lineage import families
 from repro_env.runs.lineage.families import EMPTY
 from repro_env.runs.lineage.knownruns import Written
-from repro_env.runs.records.summary import Datum, Summary
-from repro_env.schema.run import Parent
+from repro_env.runs.records.records import Run
+from repro_env.schema.run import DataFact, Parent
+from tests.runs.records.test_records import end, start
 
 
 def digest(word: object) -> str:
     return f"sha256:{hashlib.sha256(str(word).encode()).hexdigest()}"
 
 
-def run(number: int, *parents: int, record: str | None = None, end: str | None = None, data: tuple[str, ...] = ()) -> Summary:
-    return Summary(
-        id=str(number),
-        started="2026-07-01T10:15:30.000Z",
-        command=("train.py",),
-        cwd="/p",
-        runner="embedded",
+def run(number: int, *parents: int, record: str | None = None, data: tuple[str, ...] = ()) -> Run:
+    facts = start(str(number))
+    begun = msgspec.structs.replace(
+        facts,
         spec=digest("spec"),
         image=digest("image"),
-        source=digest("source"),
-        source_path="/p",
-        seed=0,
-        data=tuple(Datum("data", f"/data/{digest[7:12]}", digest) for digest in data),
+        source=msgspec.structs.replace(facts.source, digest=digest("source")),
+        data=tuple(DataFact(kind="data", source=f"/data/{digest[7:12]}", target="/data", digest=digest) for digest in data),
         parents=tuple(Parent(id=str(parent), record=record, how="resumed") for parent in parents),
-        start=digest(("start", number)),
-        end=digest(("end", number)) if end is None else end,
-        intact=True,
-        state="done",
-        exit_code=0,
-        signal=0,
-        out_of_memory=False,
-        seconds=1.0,
-        outputs=0,
-        size=0,
-        tags=(),
-        directory=f"/runs/{number}",
     )
+    start_digest, end_digest = digest(("start", number)), digest(("end", number))
+    return Run(Path(f"/runs/{number}"), begun, end(str(number)), "done", start_digest, end_digest)
 
 
-def known(*runs: Summary) -> dict[str, Summary]:
+def known(*runs: Run) -> dict[str, Run]:
     return {run.id: run for run in runs}
 
 
@@ -75,7 +62,9 @@ def test_a_parent_without_a_known_record_is_listed() -> None:
 
 
 def test_a_parent_without_an_id_is_not_a_relative() -> None:
-    child = msgspec.structs.replace(run(2), parents=(Parent(id="", record=None, how="resumed", step=3),))
+    child = run(2)
+    resumed = (Parent(id="", record=None, how="resumed", step=3),)
+    child = msgspec.structs.replace(child, start=msgspec.structs.replace(child.start, parents=resumed))
     assert families.edges([child]) == set()
 
 
@@ -117,7 +106,7 @@ def test_a_digest_is_found_in_every_role() -> None:
         ("1", "data", f"/data/{digest('set')[7:12]}"),
         ("2", "data", f"/data/{digest('set')[7:12]}"),
     ]
-    assert roles(digest("source")) == [("1", "source", "/p"), ("2", "source", "/p")]
+    assert roles(digest("source")) == [("1", "source", "/home/ann/project"), ("2", "source", "/home/ann/project")]
     assert roles(digest("image")[:17]) == [("1", "image", ""), ("2", "image", "")]
     assert roles(digest(("end", 1))) == [("1", "record", "/runs/1/end.json")]
     assert roles(digest("none")) == []
@@ -129,5 +118,6 @@ def test_an_empty_file_has_no_uses() -> None:
 
 def test_the_digest_of_a_spec_file_finds_its_runs() -> None:
     """The identity of a spec is not the digest of its file."""
-    user = msgspec.structs.replace(run(1), spec_file=digest("spec.json"))
+    user = run(1)
+    user = msgspec.structs.replace(user, start=msgspec.structs.replace(user.start, spec_file=digest("spec.json")))
     assert [(use.run.id, use.role) for use in families.uses(digest("spec.json"), [user, run(2)], {})] == [("1", "spec")]

@@ -8,7 +8,7 @@ import pytest
 
 from repro_env.runs.lineage import parents
 from repro_env.runs.lineage.knownruns import AllRuns, Written
-from repro_env.runs.records import records, summary
+from repro_env.runs.records import records
 from repro_env.runs.records.notes import Resumed
 from repro_env.schema.errors import RecordError, SpecError
 from repro_env.schema.run import DataFact, Mount, Parent
@@ -76,10 +76,10 @@ def test_a_run_with_mounted_files_is_a_parent(tmp_path: Path) -> None:
 
 def test_a_run_with_mounted_copies_of_its_outputs_is_a_parent(tmp_path: Path) -> None:
     directories = [recorded(tmp_path / "runs", number) for number in (1, 2, 3, 4)]
-    runs = {id_of(directory): summary.summarize(records.read(directory)) for directory in directories}
+    runs = {id_of(directory): records.read(directory) for directory in directories}
     first, second, third, fourth = runs.values()
     data = DataFact(source="/d", target="/d", kind="data", digest="sha256:" + "d" * 64)
-    runs[fourth.id] = msgspec.structs.replace(fourth, data=(summary.Datum("data", "/d", str(data.digest)),))
+    runs[fourth.id] = msgspec.structs.replace(fourth, start=msgspec.structs.replace(fourth.start, data=(data,)))
     weights, other, another, label, empty = ("a" * 64, "b" * 64, "f" * 64, "c" * 64, hashlib.sha256().hexdigest())
     outputs = {first: (weights, empty), second: (weights,), third: (other, another), fourth: (label,)}
     written = {
@@ -96,10 +96,8 @@ def test_a_run_with_mounted_copies_of_its_outputs_is_a_parent(tmp_path: Path) ->
     }
     found = {parent.id: parent for parent in parents.from_copies(data, files, AllRuns(runs, written))}
     assert set(found) == {first.id, third.id}, "the first run that wrote a file, if it had not mounted it; no empty files"
-    assert found[first.id] == Parent(
-        id=first.id, record=first.end or None, how="data", path="best.pt", sha256="sha256:" + weights
-    )
-    assert found[third.id] == Parent(id=third.id, record=third.end or None, how="data"), "it is not known which file was read"
+    assert found[first.id] == Parent(id=first.id, record=first.end_digest, how="data", path="best.pt", sha256="sha256:" + weights)
+    assert found[third.id] == Parent(id=third.id, record=third.end_digest, how="data"), "it is not known which file was read"
 
 
 def test_a_run_that_wrote_the_resumed_checkpoint_is_a_parent(tmp_path: Path) -> None:

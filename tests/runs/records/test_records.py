@@ -10,10 +10,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from repro_env.runs.records import ids, records
+from repro_env.runs.records import annotation, ids, records
 from repro_env.schema import codec
 from repro_env.schema.errors import RecordError, SpecError, SpecVersionError
-from repro_env.schema.run import End, Outcome, Output, SourceFact, Start
+from repro_env.schema.run import End, Outcome, Output, Parent, SourceFact, Start
 
 DIGEST = "sha256:" + "0" * 64
 
@@ -250,3 +250,49 @@ def test_a_missing_directory_of_runs_is_empty_and_a_file_is_refused(tmp_path: Pa
 )
 def test_a_run_is_named_after_its_script(command: list[str], word: str) -> None:
     assert records.script_of(command) == word
+
+
+def test_a_listing_has_the_newest_run_first(tmp_path: Path) -> None:
+    for number in (1, 61, 2, 3):
+        recorded(tmp_path, number, over=number != 2)
+    assert [run.short for run in records.listing(tmp_path)[0]] == ["0000003d", "00000003", "00000002", "00000001"]
+    assert [run.state for run in records.listing(tmp_path)[0]] == ["done", "done", "interrupted", "done"]
+
+
+def test_the_state_and_the_end_of_a_run_are_read_each_time(tmp_path: Path) -> None:
+    run_id = ids.uuid7(1, bytes(10))
+    recording = records.begin(tmp_path, "20260701T101530Z-train-00000000")
+    recording.start(start(run_id))
+    (run,) = records.listing(tmp_path)[0]
+    assert (run.state, run.ending, run.end, run.end_digest, run.intact) == ("running", "running", None, "", None)
+    recording.close()
+    assert [run.state for run in records.listing(tmp_path)[0]] == ["interrupted"]
+    recording.finish(msgspec.structs.replace(end(run_id), start=recording.start_digest))
+    (run,) = records.listing(tmp_path)[0]
+    assert (run.state, run.ending, run.intact) == ("done", "exit 0", True)
+    assert (run.start_digest, run.end_digest) == (recording.start_digest, records.digest(recording.directory / "end.json"))
+
+
+def test_a_removed_run_is_not_listed_and_a_damaged_run_is_unreadable(tmp_path: Path) -> None:
+    removed, damaged, good = (recorded(tmp_path, number) for number in (1, 2, 3))
+    records.remove(removed)
+    (damaged / "end.json").chmod(0o644)
+    (damaged / "end.json").write_bytes(b"{")
+    readable, unreadable = records.listing(tmp_path)
+    assert [run.directory for run in readable] == [good]
+    assert [run.directory for run in unreadable] == [damaged]
+
+
+def test_a_run_has_its_parents_and_tags(tmp_path: Path) -> None:
+    run_id = ids.uuid7(1, bytes(10))
+    named, resumed = Parent(id="1", record=None, how="named"), Parent(id="2", record=None, how="resumed")
+    recording = records.begin(tmp_path, "20260701T101530Z-train-00000000")
+    recording.start(msgspec.structs.replace(start(run_id), parents=(named,)))
+    recording.finish(msgspec.structs.replace(end(run_id), resumed=(resumed,), start=DIGEST))
+    run = records.read(recording.directory)
+    assert run.parents == (named, resumed)
+    assert run.intact is False, "end.json has the digest of another start.json"
+    annotation.add(run.directory, kind="tag", text="best")
+    assert run.tags == ("best",)
+    (run.directory / "annotations" / f"{run_id}.json").write_text("{")
+    assert run.tags is None
