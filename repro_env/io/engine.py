@@ -54,7 +54,7 @@ class Engine:
         self.facts = facts
 
     @contextlib.contextmanager
-    def talk(self, action: str = "") -> Iterator[None]:
+    def talk(self, action: str) -> Iterator[None]:
         """Translate the exceptions of docker-py to `EngineError`; its `status` is the HTTP status of the engine's answer, or 0.
 
         `action` completes "the engine cannot ...", for example `start the container`.
@@ -146,10 +146,6 @@ def _remote_reason(where: str, name: str) -> str:
     return ""
 
 
-def _user_directory() -> str:
-    return os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
-
-
 def _address(address: str) -> tuple[str, Any]:
     """Return the address of the engine, and docker-py's TLS settings or None."""
     from docker.context import ContextAPI
@@ -164,7 +160,7 @@ def _address(address: str) -> tuple[str, Any]:
         raise EngineError("the Docker context does not exist", where=name or "the current context", hint=hint)
     if context is not ContextAPI.DEFAULT_CONTEXT:
         return str(context.Host), context.TLSConfig
-    rootless = f"{_user_directory()}/docker.sock"
+    rootless = f"{os.environ.get('XDG_RUNTIME_DIR') or f'/run/user/{os.getuid()}'}/docker.sock"
     is_rootless = not os.path.exists(DEFAULT.removeprefix("unix://")) and os.path.exists(rootless)  # noqa: PTH110
     return f"unix://{rootless}" if is_rootless else DEFAULT, None
 
@@ -188,8 +184,9 @@ def translate(error: Exception, where: str, action: str) -> EngineError | None:
 
     if isinstance(error, APIError):
         message = " ".join(str(error.explanation or error).split())
-        what = f"the engine cannot {action}: {message}" if action else f"the engine reported an error: {message}"
-        return EngineError(what, where=where, hint=_hint(message), status=int(error.status_code or 0))
+        return EngineError(
+            f"the engine cannot {action}: {message}", where=where, hint=_hint(message), status=int(error.status_code or 0)
+        )
     package = type(error).__module__.split(".")[0]
     if not isinstance(error, (DockerException, OSError)) and package not in ("urllib3", "http", "requests"):
         return None
@@ -202,7 +199,7 @@ def translate(error: Exception, where: str, action: str) -> EngineError | None:
     if isinstance(error, DockerException) and not (kinds & _BROKEN_CONNECTION):
         hint = "check DOCKER_HOST, DOCKER_CONTEXT and the Docker configuration"
         return EngineError(f"the engine cannot be used: {text}", where=where, hint=hint)
-    if action in ("", _IDENTIFY):
+    if action == _IDENTIFY:
         reason = os.strerror(number).lower() if number else text
         return EngineError(f"{MISSING}: {reason}", where=where, hint=_START)
     return EngineError(f"the connection was lost while the engine was asked to {action}", where=where, hint=_LOST)

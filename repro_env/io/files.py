@@ -357,6 +357,15 @@ def locked(path: Path) -> Iterator[None]:
         os.close(fd)
 
 
+def try_lock(fd: int, operation: int = fcntl.LOCK_EX) -> bool:
+    """Lock an open file without waiting (flock(2)). Returns whether it is locked: another process may hold the lock."""
+    try:
+        fcntl.flock(fd, operation | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 def free(path: Path) -> tuple[int, int]:
     """Return the bytes and inodes available to this user at `path`, which need not exist.
 

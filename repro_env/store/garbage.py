@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 from collections.abc import Collection, Iterable
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from repro_env.io.files import try_lock
 from repro_env.oci.config import ImageConfig
 from repro_env.store.store import Store
 
@@ -121,9 +121,9 @@ def move_away(store: Store, items: Iterable[StoreItem], target: Path) -> None:
         ):
             path.unlink()
     for path in _listed(store.root / "locks"):
-        with contextlib.suppress(BlockingIOError), path.open() as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            path.unlink()
+        with path.open() as file:
+            if try_lock(file.fileno()):
+                path.unlink()
 
 
 def _layers_of(path: Path) -> tuple[str, ...]:

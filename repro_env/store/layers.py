@@ -90,10 +90,10 @@ class Layers:
             layer.check_diff_id(actual, f"sha256:{name}")
             return self._keep(temporary / "tree", name)
 
-    def add(self, members: Members, *, size: int = 0) -> str:
+    def add(self, members: Members) -> str:
         """Write a tree whose diff ID is unknown, and return the diff ID. Raises as `unpack`."""
-        with room(self._root, size), self._temp.directory() as temporary:
-            diff_id = _write(temporary / "tree", members, size)
+        with room(self._root), self._temp.directory() as temporary:
+            diff_id = _write(temporary / "tree", members, 0)
             name = hex_of(diff_id)
             with self._locked(name):
                 if not (self._root / name).is_dir():
@@ -141,7 +141,7 @@ def _set_times(root: Path) -> None:
     os.utime(root, ns=_TIME)
 
 
-def entry(directory: Path, found: Found, sha256: str = "") -> Entry:
+def entry(directory: Path, found: Found) -> Entry:
     """Return a path of an unpacked layer as an entry: a character device 0:0 removes the path of a lower layer (overlayfs).
 
     Raises `StoreError` for any other device, which the store does not contain.
@@ -151,7 +151,7 @@ def entry(directory: Path, found: Found, sha256: str = "") -> Entry:
         if not stat.S_ISCHR(facts.st_mode) or facts.st_rdev != 0:
             raise StoreError("the layer contains a device", where=found.path)
         return Entry(found.path, "gone")
-    return Entry(found.path, found.kind, found.executable, found.size, sha256, found.target)
+    return Entry(found.path, found.kind, found.executable, found.size, target=found.target)
 
 
 def _write(root: Path, members: Members, size: int) -> str:

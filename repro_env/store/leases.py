@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from repro_env.io.files import try_lock
 from repro_env.schema.errors import StoreError
 from repro_env.store.filenames import hex_of
 
@@ -52,15 +53,13 @@ class Lease:
 
         Raises `StoreError` if other commands are running.
         """
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not try_lock(self._fd):
             fcntl.flock(self._fd, fcntl.LOCK_SH)  # the kernel released it when it refused the exclusive lock (flock(2))
             raise StoreError(
                 "other commands are using the store",
                 where=str(self._directory.parent),
                 hint="try again when captures and rebuilds have finished; runs may continue",
-            ) from None
+            )
         try:
             yield self._names()
         finally:
@@ -75,9 +74,8 @@ class Lease:
         for path in self._directory.iterdir():
             if path.name != _ALL:
                 with path.open(encoding="ascii") as file:
-                    try:
-                        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                    if try_lock(file.fileno(), fcntl.LOCK_SH):
                         path.unlink()
-                    except BlockingIOError:
+                    else:
                         names.update(file.read().split())
         return frozenset(names)

@@ -7,13 +7,12 @@ take the lock may remove the directory.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
-from repro_env.io.files import remove_tree
+from repro_env.io.files import remove_tree, try_lock
 
 _PREFIX = ".temp-"
 _LOCK = ".lock"
@@ -59,7 +58,6 @@ class Temp:
 def _try_lock(fd: int, path: Path) -> bool:
     """Try to lock a file. Returns whether it is locked and still has its name."""
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return path.stat().st_ino == os.fstat(fd).st_ino
-    except (BlockingIOError, FileNotFoundError):
+        return try_lock(fd) and path.stat().st_ino == os.fstat(fd).st_ino
+    except FileNotFoundError:
         return False
