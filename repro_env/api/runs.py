@@ -24,7 +24,8 @@ from repro_env.schema.errors import DiskError, RecordError, StoreError
 from repro_env.schema.progress import SILENT, Tell
 from repro_env.schema.run import Output
 from repro_env.specs.argument import current_directory
-from repro_env.store.specs.lookup import DIRECTORY, FILE
+from repro_env.store.specs.files import SPEC
+from repro_env.store.specs.lookup import DIRECTORY
 from repro_env.store.store import Store
 
 _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b\n]*(?:\x07|\x1b\\)")
@@ -40,10 +41,10 @@ def find_runs_directory(given: Path | None, start: Path | None = None) -> Path:
         return given
     start = start or current_directory()
     for directory in (start, *start.parents):
-        if (directory / DIRECTORY / FILE).is_file() or (directory / "runs" / records.LATEST).is_symlink():
+        if (directory / DIRECTORY / SPEC).is_file() or (directory / "runs" / records.LATEST).is_symlink():
             return directory / "runs"
     raise RecordError(
-        f"neither this directory nor one above it has a {DIRECTORY}/{FILE} or runs",
+        f"neither this directory nor one above it has a {DIRECTORY}/{SPEC} or runs",
         where=str(start),
         hint="change to the project's directory, or name a runs directory with --runs DIR",
     )

@@ -15,8 +15,8 @@ from repro_env.schema.run import Start
 from repro_env.schema.spec import Spec
 from repro_env.store.specs import archive
 from repro_env.store.specs.blobs import SpecBlobs
-from repro_env.store.specs.files import BLOBS
-from repro_env.store.specs.lookup import DIRECTORY, FILE, MAX_SIZE
+from repro_env.store.specs.files import BLOBS, MAX_SIZE, SPEC
+from repro_env.store.specs.lookup import DIRECTORY
 from repro_env.store.store import Store
 
 
@@ -91,7 +91,7 @@ class Specs:
 def _paths(runs: Path, here: Path, store: Store) -> list[Path]:
     """Return where specs may be: next to the runs, the copies for the runs, above `here`, elsewhere in the project, in the store."""
     project = runs.absolute().parent
-    paths = [project / DIRECTORY / FILE, *(copy.directory.absolute() / FILE for copy in archive.listing(runs))]
-    paths += [path for directory in (here, *here.parents) if (path := directory / DIRECTORY / FILE).is_file()][:1]
-    paths += [*sorted(project.glob(f"*/{FILE}")), *sorted((store.root / "specs").glob(f"*/{FILE}"))]
+    paths = [project / DIRECTORY / SPEC, *(copy.directory.absolute() / SPEC for copy in archive.listing(runs))]
+    paths += [path for directory in (here, *here.parents) if (path := directory / DIRECTORY / SPEC).is_file()][:1]
+    paths += [*sorted(project.glob(f"*/{SPEC}")), *sorted((store.root / "specs").glob(f"*/{SPEC}"))]
     return list(dict.fromkeys(paths))

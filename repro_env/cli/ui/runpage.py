@@ -12,7 +12,7 @@ from repro_env.runs.records.notes import MORE_VALUES
 from repro_env.runs.records.records import Run
 from repro_env.runs.records.verdicts import Last
 from repro_env.schema.run import Count, End, Metric, Number, Parent, Rank, Seeded
-from repro_env.store.specs import archive
+from repro_env.store.specs import archive, files
 
 SHOWN = 20
 """Lines of a list that are shown without --all. The list of outputs is always complete."""
@@ -72,7 +72,7 @@ def inputs(run: Run, parents: Sequence[Parent]) -> Iterator[str]:
     yield f"spec      {start.spec}"
     if start.spec_file is not None:
         directory = archive.directory_of(run.directory.parent, start.spec_file)
-        yield f"  kept in {directory}" + ("" if (directory / archive.FILE).is_file() else " (missing)")
+        yield f"  kept in {directory}" + ("" if (directory / files.SPEC).is_file() else " (missing)")
     yield f"source    {source.directory or source.path} ({kind}, {source.digest})"
     yield from (f"  differs {line}" for line in source.differs)
     yield from (f"  copy of {path}" for path in source.ignored)

@@ -21,7 +21,8 @@ from repro_env.schema.errors import SpecError
 from repro_env.schema.progress import Tell
 from repro_env.schema.spec import Spec
 from repro_env.specs.argument import open_spec, reference_of
-from repro_env.store.specs.lookup import DIRECTORY, FILE, locate
+from repro_env.store.specs.files import SPEC
+from repro_env.store.specs.lookup import DIRECTORY, locate
 from repro_env.store.store import Store
 
 _LIVE = "live"
@@ -93,7 +94,7 @@ def parse_operand(word: str, start: Path, store: Store) -> Side | LiveOperand:
     path = Path(os.path.normpath(start / word))
     live = str(path) if "/" in word else word  # a word without a slash may be a program on PATH, which is resolved when it starts
     if path.is_dir():
-        if not (path / FILE).is_file() and not (path / DIRECTORY / FILE).is_file() and _holds_python(path):
+        if not (path / SPEC).is_file() and not (path / DIRECTORY / SPEC).is_file() and _holds_python(path):
             return LiveOperand(word, live)
         return spec_side(*locate(word, start), word, store)
     if path.is_file() and path.suffix != ".json" and os.access(path, os.X_OK):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -11,7 +12,6 @@ from repro_env.delivery.builder.build import Build
 from repro_env.delivery.builder.content import Content, Tree
 from repro_env.delivery.builder.layers import Task
 from repro_env.delivery.builder.sources import Origin
-from repro_env.delivery.target import Output
 from repro_env.oci import config, layer
 from repro_env.oci.entry import Members
 from repro_env.oci.gzipencoder import ENCODER
@@ -53,6 +53,29 @@ def _counted(chunks: Iterable[bytes], advance: Advance) -> Iterator[bytes]:
     for chunk in chunks:
         yield chunk
         advance(len(chunk))
+
+
+class Output(Protocol):
+    """A destination: takes the layers of one image in any order and from several threads, then the image."""
+
+    def has(self, layer: Packed) -> bool:
+        """Return whether the destination has this layer, complete and checked."""
+        ...
+
+    def take(self, chunks: Callable[[], Iterator[bytes]]) -> Blob:
+        """Store a gzip layer and return its descriptor. `chunks` returns its bytes, again with each call.
+
+        Raises `DiskError` and `NetworkError`. An exception of `chunks` is passed on. Then nothing of the layer is stored.
+        """
+        ...
+
+    def finish(self, image: Image) -> str:
+        """Store config and manifest, after all layers. Returns a line that says where the image is."""
+        ...
+
+    def close(self) -> None:
+        """Remove incomplete files. Always called last."""
+        ...
 
 
 _PACKED = "packed"

@@ -27,7 +27,7 @@ FULL_NAME = "io.containerd.image.name"
 
 
 class Archive(BlobFiles):
-    """An output to one file (`delivery.target.Output`). Layers are collected in a temporary directory next to it."""
+    """An output to one file (`delivery.builder.sinks.Output`). Layers are collected in a temporary directory next to it."""
 
     def __init__(self, path: Path, name: Reference | None) -> None:
         """Raises `UsageError` if no file can be written at the path."""

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from repro_env.delivery.target import Output
 from repro_env.registry.reference import parse as parse_reference
 from repro_env.schema.errors import UsageError
 from repro_env.schema.spec import Spec
 from repro_env.store.store import Store
+
+if TYPE_CHECKING:
+    from repro_env.delivery.builder.sinks import Output
 
 Kind = Literal["oci", "docker-archive", "docker", "registry"]
 FORMS = "oci:DIR[:TAG], docker-archive:FILE[:NAME], docker:NAME, or HOST/REPOSITORY:TAG"

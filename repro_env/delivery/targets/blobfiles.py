@@ -33,7 +33,7 @@ class BlobFiles:
             return False
 
     def take(self, chunks: Callable[[], Iterator[bytes]]) -> Blob:
-        """See `delivery.target.Output.take`."""
+        """See `delivery.builder.sinks.Output.take`."""
         with room(self._directory), self._temp.directory() as temporary:
             layer = Measured(chunks())
             with (temporary / "blob").open("xb") as file:

@@ -142,7 +142,7 @@ def _send(engine: Engine, chunks: Iterator[bytes]) -> None:
 
 
 class EngineOutput(BlobFiles):
-    """An output to a container engine (`delivery.target.Output`). Layers are kept as files and sent when all are there."""
+    """An output to a container engine (`delivery.builder.sinks.Output`). Layers are kept as files and sent when all are there."""
 
     def __init__(self, engine: Engine, name: str, temp: Temp, diff_ids: Sequence[str]) -> None:
         """`name`: the image's name, or empty for `default_name`. `temp`: where the layers are kept until they are sent.

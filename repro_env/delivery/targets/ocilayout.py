@@ -31,7 +31,7 @@ _MAX_INDEX = 16 << 20
 
 
 class Oci(BlobFiles):
-    """An output to an image layout (`delivery.target.Output`)."""
+    """An output to an image layout (`delivery.builder.sinks.Output`)."""
 
     def __init__(self, directory: Path, tag: str) -> None:
         """`directory` may be a layout, empty, or missing. Raises `UsageError` for any other directory. Nothing is written yet."""

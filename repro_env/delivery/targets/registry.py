@@ -13,7 +13,7 @@ from repro_env.schema.image import CONFIG, MANIFEST, Blob, Packed
 
 
 class RegistryOutput:
-    """An output to `HOST/REPOSITORY:TAG` (`delivery.target.Output`)."""
+    """An output to `HOST/REPOSITORY:TAG` (`delivery.builder.sinks.Output`)."""
 
     def __init__(self, reference: Reference, *, pause: float = PAUSE) -> None:
         """Raises `UsageError` for a reference with a digest."""

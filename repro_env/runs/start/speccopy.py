@@ -20,7 +20,7 @@ from repro_env.schema.progress import Tell
 from repro_env.schema.spec import Spec
 from repro_env.store.specs import archive, files
 from repro_env.store.specs.blobs import BLOB_DIGEST, SpecBlobs, file_key
-from repro_env.store.specs.lookup import FILE, MAX_SIZE
+from repro_env.store.specs.files import MAX_SIZE, SPEC
 from repro_env.store.store import Store
 from repro_env.store.temporary import Temp
 
@@ -64,7 +64,7 @@ def _bytes(spec: Spec, directory: Path) -> bytes:
     """Return the bytes of the spec's file, or of `spec` itself if the file has changed."""
     encoded = codec.pretty(spec)
     with contextlib.suppress(OSError, ReproEnvError):
-        path = directory / FILE
+        path = directory / SPEC
         data = read_regular(path, MAX_SIZE)
         if data == encoded or _without_source(model.read(data, where=str(path))) == _without_source(spec):
             return data

@@ -22,13 +22,11 @@ import msgspec
 
 from repro_env.io.files import atomic_write, read_regular, remove_tree, room
 from repro_env.schema.errors import DiskError, RecordError
+from repro_env.store.specs.files import MAX_SIZE, SPEC
 
 SUBDIRECTORY = "specs"
-FILE = "spec.json"
 _NAME = re.compile(r"sha256-[0-9a-f]{64}")
 """The specs in the store have different directory names and do not belong to a project."""
-_LARGEST = 256 << 20
-"""The largest spec that is read, in bytes. Usual specs have up to a few MB."""
 _GRACE_PERIOD = 3600.0
 """Seconds for which an unused spec is not removed, because a run that is about to start has no record yet."""
 _DIGEST = re.compile(rb"sha256:[0-9a-f]{64}")
@@ -65,9 +63,9 @@ def write(runs: Path, data: bytes) -> str:
     try:
         with room(runs):
             directory.mkdir(parents=True, exist_ok=True)
-            if _bytes(directory / FILE) != data:
-                atomic_write(directory / FILE, data)
-                (directory / FILE).chmod(0o444)
+            if _bytes(directory / SPEC) != data:
+                atomic_write(directory / SPEC, data)
+                (directory / SPEC).chmod(0o444)
     except (OSError, DiskError) as error:
         if isinstance(error, DiskError):
             raise
@@ -83,7 +81,7 @@ def write(runs: Path, data: bytes) -> str:
 
 def read(runs: Path, digest: str) -> bytes:
     """Return the bytes of a stored spec. Raises `RecordError` if it is missing or has changed."""
-    path = directory_of(runs, digest) / FILE
+    path = directory_of(runs, digest) / SPEC
     data = _bytes(path)
     if data is None:
         raise RecordError("the spec of the run is missing or cannot be read", where=str(path), hint="restore it from a copy")
@@ -128,7 +126,7 @@ def remove(spec: StoredSpec) -> None:
 
     Its file is removed first, so that a partly removed spec does not look like a spec. It is listed, and removed later.
     """
-    (spec.directory / FILE).unlink(missing_ok=True)
+    (spec.directory / SPEC).unlink(missing_ok=True)
     remove_tree(spec.directory)
     with contextlib.suppress(OSError):
         spec.directory.parent.rmdir()  # if it is empty
@@ -137,6 +135,6 @@ def remove(spec: StoredSpec) -> None:
 def _bytes(path: Path) -> bytes | None:
     """Return the bytes of a regular file; None if it cannot be read or is too large."""
     try:
-        return read_regular(path, _LARGEST)
+        return read_regular(path, MAX_SIZE)
     except OSError:
         return None

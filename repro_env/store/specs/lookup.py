@@ -9,11 +9,9 @@ from repro_env.schema import spec
 from repro_env.schema.errors import SpecError
 from repro_env.schema.spec import Spec
 from repro_env.store.specs import archive
+from repro_env.store.specs.files import MAX_SIZE, SPEC
 
 DIRECTORY = "repro"
-FILE = "spec.json"
-MAX_SIZE = 256 << 20
-"""Most bytes of a spec that is read. Real specs have at most a few MB."""
 
 
 def locate(given: str | None, start: Path) -> tuple[Spec, Path]:
@@ -35,11 +33,11 @@ def locate(given: str | None, start: Path) -> tuple[Spec, Path]:
 def _nearest(start: Path) -> Path:
     start = start.absolute()
     for directory in (start, *start.parents):
-        path = directory / DIRECTORY / FILE
+        path = directory / DIRECTORY / SPEC
         if path.is_file():
             return path
     raise SpecError(
-        f"neither this directory nor one above it has a {DIRECTORY}/{FILE}",
+        f"neither this directory nor one above it has a {DIRECTORY}/{SPEC}",
         where=str(start),
         hint="run `repro-env capture` in your project directory, or name a spec",
     )
@@ -51,10 +49,10 @@ def _named(path: Path, given: str) -> Path:
             hint = "name a spec.json or its directory, an archive that repro-env pack wrote, or HOST/NAME:TAG"
             raise SpecError("this file does not exist", where=given, hint=hint)
         return path.resolve()
-    for file in (path / FILE, path / DIRECTORY / FILE):
+    for file in (path / SPEC, path / DIRECTORY / SPEC):
         if file.is_file():
             return file
-    raise SpecError(f"this directory has no {FILE}", where=given, hint="name the directory that `repro-env capture` wrote")
+    raise SpecError(f"this directory has no {SPEC}", where=given, hint="name the directory that `repro-env capture` wrote")
 
 
 def runs_directory(directory: Path) -> Path:
@@ -64,5 +62,5 @@ def runs_directory(directory: Path) -> Path:
 
 def own_directories(root: Path, directory: Path) -> tuple[Path, ...]:
     """Return the directories that repro-env writes, which are not source: those of the spec in `directory`, and those in `root`."""
-    own = (root / DIRECTORY, root / "runs") if (root / DIRECTORY / FILE).is_file() else ()
+    own = (root / DIRECTORY, root / "runs") if (root / DIRECTORY / SPEC).is_file() else ()
     return (directory, runs_directory(directory), *own)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from repro_env.delivery.target import Output
+from repro_env.delivery.builder.sinks import Output
 from repro_env.oci.entry import Entry
 from repro_env.oci.gzipencoder import stitch_layer
 from repro_env.oci.manifest import Image, blob_of
