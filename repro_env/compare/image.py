@@ -63,9 +63,10 @@ SpecOf = Callable[[str], tuple[Spec, Path] | None]
 def check(image: ImageFile, spec_of: SpecOf, tell: Tell) -> Report:
     """Read a complete image. Raises `ArtifactError` if its manifest or config cannot be read, or if repro-env did not build it."""
     mismatches: list[Mismatch] = []
-    manifest = _digest(image.manifest, image.manifest.read(), mismatches) if image.manifest is not None else ""
-    data = image.config.read()
-    image_id = _digest(image.config, data, mismatches)
+    manifest, data = "", image.config.read()
+    if image.manifest is not None:
+        manifest = _check_stated(image.manifest, manifests.digest_of(image.manifest.read()), mismatches)
+    image_id = _check_stated(image.config, manifests.digest_of(data), mismatches)
     try:
         read = codec.decode(data, config.ImageConfig, where=image.config.name)
     except SpecError as error:
@@ -100,15 +101,11 @@ def check(image: ImageFile, spec_of: SpecOf, tell: Tell) -> Report:
     )
 
 
-def _digest(blob: ImageBlob, data: bytes, mismatches: list[Mismatch]) -> str:
-    digest = manifests.digest_of(data)
-    _check_stated(blob, digest, mismatches)
-    return digest
-
-
-def _check_stated(blob: ImageBlob, digest: str, mismatches: list[Mismatch]) -> None:
+def _check_stated(blob: ImageBlob, digest: str, mismatches: list[Mismatch]) -> str:
+    """Compare the digest that an image states for a blob with the computed one, which is returned."""
     if blob.digest not in ("", digest):
         mismatches.append(Mismatch(what=blob.name, why=f"its stated digest is {blob.digest}, but its bytes have {digest}"))
+    return digest
 
 
 def _check_layer(blob: ImageBlob, expected: str, mismatches: list[Mismatch], advance: Advance) -> int:

@@ -113,10 +113,13 @@ class _Tree:
         }
 
     def owner(self, shown: str) -> str:
-        return self.owners.of(shown[1:] if shown.startswith("/") else f"{self.root}/{shown}")
+        return self.owners.of(self._in_image(shown))
+
+    def _in_image(self, shown: str) -> str:
+        return shown[1:] if shown.startswith("/") else f"{self.root}/{shown}"
 
     def contents(self, paths: Collection[str]) -> dict[str, bytes]:
-        contents = self.tree.contents({path[1:] if path.startswith("/") else f"{self.root}/{path}" for path in paths})
+        contents = self.tree.contents(set(map(self._in_image, paths)))
         return {self.shown(path): data for path, data in contents.items()}
 
 
@@ -140,10 +143,10 @@ def build_differences(left: Wheel, right: Wheel, old: Identity, new: Identity, s
     if was is None or now is None:
         return None
     level = level_of(left.name)
-    roots = [inside(root_of(identity.layout_of(wheel))) + "/" for identity, wheel in ((old, left), (new, right))]
+    old_root, new_root = (inside(root_of(identity.layout_of(wheel))) + "/" for identity, wheel in ((old, left), (new, right)))
     found = changes(
-        {path.removeprefix(roots[0]): entry for path, entry in was.items()},
-        {path.removeprefix(roots[1]): entry for path, entry in now.items()},
+        {path.removeprefix(old_root): entry for path, entry in was.items()},
+        {path.removeprefix(new_root): entry for path, entry in now.items()},
     )
     return tuple(
         Difference(level, change.path, describe(change.left), describe(change.right), _why(change), left.name)

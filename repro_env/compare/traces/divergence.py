@@ -41,7 +41,6 @@ class Comparison(Frozen, frozen=True, kw_only=True):
     """At most one for each process, the earliest step first."""
     losses: int
     """The number of steps with a numeric loss on both sides."""
-    screens: int
     digests: int
     """The number of steps with a digest of all weights on both sides."""
     missing: tuple[str, ...]
@@ -59,21 +58,15 @@ def compare(left: Mapping[str, Trace], right: Mapping[str, Trace]) -> Comparison
         f"{name}: only the {'first' if name in left else 'second'} run has this trace" for name in sorted({*left} ^ {*right})
     ]
     divergences: list[Divergence] = []
-    losses = screens = digests = 0
+    losses = digests = 0
     for name in sorted({*left} & {*right}):
         pair = _Pair(name.removesuffix(".jsonl"), left[name], right[name])
-        divergence = pair.first()
-        if divergence is not None:
+        if divergence := pair.first():
             divergences.append(divergence)
         missing += pair.missing()
-        losses, screens, digests = losses + pair.losses, screens + pair.screens, digests + pair.digests
-    return Comparison(
-        first=tuple(sorted(divergences, key=lambda divergence: (divergence.step, divergence.process))),
-        losses=losses,
-        screens=screens,
-        digests=digests,
-        missing=tuple(missing),
-    )
+        losses, digests = losses + pair.losses, digests + pair.digests
+    first = sorted(divergences, key=lambda divergence: (divergence.step, divergence.process))
+    return Comparison(first=tuple(first), losses=losses, digests=digests, missing=tuple(missing))
 
 
 class _Pair:
@@ -83,7 +76,7 @@ class _Pair:
         self.process = process
         self.left = left
         self.right = right
-        self.losses = self.screens = self.digests = 0
+        self.losses = self.digests = 0
         self._equal: dict[int, int] = {}
 
     def first(self) -> Divergence | None:
@@ -96,14 +89,11 @@ class _Pair:
             # A late optimizer may differ because earlier steps differ, so optimizers are compared in order of time.
             if old.optimizer not in optimizers:
                 optimizers.add(old.optimizer)
-                divergence = self._compare_optimizers(old.optimizer)
-                if divergence is not None:
+                if divergence := self._compare_optimizers(old.optimizer):
                     return divergence
             new = right_steps.get((old.optimizer, old.step, old.at_exit))
-            if new is not None:
-                divergence = self._compare_steps(old, new)
-                if divergence is not None:
-                    return divergence
+            if new is not None and (divergence := self._compare_steps(old, new)):
+                return divergence
         return self._compare_lengths()
 
     def missing(self) -> list[str]:
@@ -141,10 +131,8 @@ class _Pair:
                 what: Kind = "weights at exit" if old.at_exit else "weights" if step else "weights before the first step"
                 return self._differ(what, number, step, _short(old.sha256), _short(new.sha256), self._tensors(old, new))
             self._equal[number] = step
-        if old.screen is not None and new.screen is not None:
-            self.screens += 1
-            if old.screen != new.screen:
-                return self._differ("weights", number, step, f"screen {old.screen}", f"screen {new.screen}")
+        if old.screen is not None and new.screen is not None and old.screen != new.screen:
+            return self._differ("weights", number, step, f"screen {old.screen}", f"screen {new.screen}")
         return None
 
     def _compare_lengths(self) -> Divergence | None:
