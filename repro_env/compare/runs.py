@@ -6,11 +6,11 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from repro_env.compare.environments.difference import Difference, Level, sort_differences
-from repro_env.compare.outputs.comparison import Paired, PairNames, by_path, pair
+from repro_env.compare.outputs.comparison import ARROW, Paired, PairNames, by_path, pair, read_other
 from repro_env.schema.codec import Frozen
 from repro_env.schema.run import Count, End, Metric, Start
 
-_EMPTY = (" (pipe)", " (socket)", " (character device)", " (block device)")
+_EMPTY = ("(pipe)", "(socket)", "(character device)", "(block device)")
 """The ends of lines from `sandbox.outputs` for things that have no content."""
 
 
@@ -169,16 +169,14 @@ def _counts(level: Level, counts: Iterable[Count]) -> Iterator[_Item]:
 def _contents(end: End) -> Iterator[tuple[str, str]]:
     """Yield the path and content of all that the command wrote or removed: a digest, or a description."""
     yield from ((output.path, output.sha256) for output in end.outputs)
-    for line in end.others:
-        if not _is_unread(line):
-            path, arrow, target = line.partition(" -> ")
-            yield (path, f"link to {target}") if arrow else (line.rpartition(" (")[0], line.rpartition(" (")[2])
+    yield from (read_other(line) for line in end.others if not _is_unread(line))
     yield from ((path, "removed") for path in end.removed)
 
 
 def _is_unread(line: str) -> bool:
     """Whether a line of `End.others` is about a file with unknown content, which does not count as equal."""
-    return " -> " not in line and not line.endswith(_EMPTY)
+    what = read_other(line)[1]
+    return not what.startswith(ARROW) and what not in _EMPTY
 
 
 def _numbers(metric: Metric) -> tuple[object, ...]:

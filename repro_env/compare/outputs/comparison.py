@@ -199,6 +199,20 @@ def parse_pattern(pattern: str) -> tuple[Glob, ...]:
     return globs([pattern])
 
 
+ARROW = "-> "
+
+
+def read_other(line: str) -> tuple[str, str]:
+    """Split a line of `End.others`: the path, and `-> <target>` or `(why)`. The path is empty for the outputs as a whole."""
+    path, arrow, target = line.partition(f" {ARROW}")
+    if arrow:
+        return path, ARROW + target
+    if line.startswith("("):
+        return "", line
+    path, _, why = line.rpartition(" (")
+    return path, f"({why}"
+
+
 PairNames = Callable[[Sequence[str], Sequence[str]], Sequence[tuple[str, str]]]
 """Pairs the names that exist on one side only: (left names, right names) -> pairs (`judge.Judge.pair_names`)."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from repro_env.compare.outputs.comparison import File, Kind, Paired, first_few, matches, pair
+from repro_env.compare.outputs.comparison import ARROW, File, Kind, Paired, first_few, matches, pair, read_other
 from repro_env.compare.outputs.evidence import Evidence, of_run
 from repro_env.compare.outputs.fields import random_names
 from repro_env.compare.outputs.formats import LARGEST
@@ -78,7 +78,7 @@ class Globs(msgspec.Struct, frozen=True, kw_only=True):
 
 def _other_paths(end: End) -> list[str]:
     """Return the console logs and links of a run, and the files that it deleted."""
-    return [*(log.path for log in end.console), *(line.partition(" -> ")[0] for line in end.others), *end.removed]
+    return [*(log.path for log in end.console), *(read_other(line)[0] for line in end.others), *end.removed]
 
 
 def side(directory: Path, end: End, mounts: Sequence[Mount]) -> Side:
@@ -131,7 +131,7 @@ def _zones(started: str) -> tuple[int, ...]:
 
 def kinds(side: Side, globs: Globs) -> set[Kind]:
     """Return the kinds of all outputs of a run: files, links, deleted files of the source, and console logs."""
-    links = [line.partition(" -> ")[0] for line in side.end.others if " -> " in line]
+    links = [path for path, what in map(read_other, side.end.others) if what.startswith(ARROW)]
     return {
         *(globs.of(path) for path in (*side.digests, *side.end.removed, *links)),
         *(globs.of(log.path, "console") for log in side.end.console if log.size),
@@ -246,34 +246,27 @@ def _contents(file: File, left: Side, right: Side) -> tuple[bytes, bytes]:
 
 def compare_links(left: Sequence[str], right: Sequence[str], judge: Judge) -> tuple[File, ...]:
     """Compare the lines of `End.others`: `<path> -> <target>`, `<path> (why)`, or `(why)` for the outputs as a whole."""
-    old, new = dict(_parse_link(line) for line in left), dict(_parse_link(line) for line in right)
+    old, new = dict(map(read_other, left)), dict(map(read_other, right))
     problems = {old.pop("", ""), new.pop("", "")} - {""}
     paired = pair(old, new, judge.pair_names)
-    files = [_compare_link(names.left, names.right, old[names.left], new[names.right], judge) for names in paired.pairs]
-    files += [_compare_link(path, "", old[path], "", judge) for path in paired.missing]
-    files += [_compare_link("", path, "", new[path], judge) for path in paired.new]
-    for problem in problems:
-        files.append(File(path=problem, now=problem, kind="result").not_compared("the record of the outputs is not complete"))
+    names = [(names.left, names.right) for names in paired.pairs]
+    names += [*((path, "") for path in paired.missing), *(("", path) for path in paired.new)]
+    files = [_compare_link(path, now, old.get(path, ""), new.get(now, ""), judge) for path, now in names]
+    why = "the record of the outputs is not complete"
+    files += [File(path=problem, now=problem, kind="result").not_compared(why) for problem in problems]
     return tuple(sorted(files, key=lambda file: (file.name, file.now)))
 
 
-def _compare_link(path: str, now: str, then_target: str, now_target: str, judge: Judge) -> File:
+def _compare_link(path: str, now: str, then_what: str, now_what: str, judge: Judge) -> File:
     file = File(path=path, now=now, kind="ignored" if judge.left_out(path or now) else "result")
-    for target in (now_target, then_target):
-        if target.startswith("("):
-            return File(path=path or now, now=now or path, kind=file.kind).not_compared(f"it is not a regular file {target}")
+    for what in (now_what, then_what):
+        if what.startswith("("):
+            return File(path=path or now, now=now or path, kind=file.kind).not_compared(f"it is not a regular file {what}")
     if not path or not now:
         return file.differing("the link is missing" if path else "the link is new", "link")
-    return judge.equal(file) if then_target == now_target else judge.of_link(file, then_target, now_target)
-
-
-def _parse_link(line: str) -> tuple[str, str]:
-    """Return the path and the target, or the path and the reason in brackets."""
-    path, arrow, target = line.partition(" -> ")
-    if arrow:
-        return path, target
-    path, bracket, why = line.rpartition(" (")
-    return path, f"({why}" if bracket else line
+    if then_what == now_what:
+        return judge.equal(file)
+    return judge.of_link(file, *(what.removeprefix(ARROW) for what in (then_what, now_what)))
 
 
 def first_step(left: Path, right: Path) -> str:
