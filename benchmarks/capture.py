@@ -22,7 +22,7 @@ from repro_env.schema.progress import Silent
 from repro_env.store.store import Store
 facts = python.interpret(sys.argv[1], dict(os.environ)); scanned = distributions.scan(facts.layout)
 start = time.perf_counter()
-wheels.identify(scanned.distributions, facts.layout, store=Store.open(), talk=Silent())
+wheels.identify(scanned.distributions, facts.layout, store=Store.open(), tell=Silent())
 print(time.perf_counter() - start)
 """
 

@@ -12,12 +12,13 @@ import sys
 import tarfile
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from repro_env.environment.secrets import scanner
-from repro_env.io.files import walk
+from repro_env.io.files import Found, chunks_of, walk
 from tests.secrets import habits
 from tests.secrets.planted import Mint
 
@@ -40,13 +41,17 @@ PROJECTS = (
 )
 
 
+def search(root: Path, files: Iterable[Found]) -> list[scanner.Secret]:
+    return list(scanner.in_files(files, lambda file: chunks_of(root / file.path)))
+
+
 def planted(directory: Path) -> tuple[int, list[str]]:
     """How many were planted, and the paths of those that are missed."""
     made = habits.planted(Mint(5))
     for path, data in made.items():
         (directory / path).parent.mkdir(parents=True, exist_ok=True)
         (directory / path).write_bytes(data)
-    found = {secret.path for secret in scanner.among(directory, list(walk(directory)))}
+    found = {secret.path for secret in search(directory, walk(directory))}
     return len(made), sorted(path for path in made if not any(path == one or path.startswith(f"{one}/") for one in found))
 
 
@@ -59,7 +64,7 @@ def project(name: str, directory: Path) -> tuple[list[scanner.Secret], int, floa
         packed.extractall(directory / "src", filter="data")
     found = list(walk(directory / "src"))
     start = time.process_time()
-    hits = list(scanner.among(directory / "src", found))
+    hits = search(directory / "src", found)
     return hits, sum(one.size for one in found), time.process_time() - start
 
 

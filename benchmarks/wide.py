@@ -20,7 +20,7 @@ from repro_env.environment.python import distributions, interpreter as python
 from repro_env.environment.python import sites
 facts = python.interpret(sys.argv[1], dict(os.environ))
 scanned = distributions.scan(facts.layout)
-print(len(scanned.distributions), len(sites.listed(facts, facts.layout, scanned)))
+print(len(scanned.distributions), len(sites.list_files(facts, facts.layout, scanned)))
 """
 
 
