@@ -88,7 +88,7 @@ def other_sites(facts: Interpretation, startup: StartupReport) -> tuple[Layout, 
     """The other site directories on `sys.path`: of the Python that the venv is based on, of the user, of the system."""
     own_directories = [os.path.realpath(path) for path in facts.layout.sites]
     environment = os.path.realpath(facts.layout.prefix) if facts.kind in ("venv", "conda") else None
-    layouts: list[Layout] = []
+    found: dict[tuple[str, str], list[str]] = {}
     for entry in startup.sys_path:
         directory = posixpath.normpath(entry)
         split = _split(directory)
@@ -102,26 +102,21 @@ def other_sites(facts: Interpretation, startup: StartupReport) -> tuple[Layout, 
             continue
         own_directories.append(real_path)
         prefix, relative = split
-        twin = next(
-            (layout for layout in layouts if layout.prefix == prefix and _are_lib_and_lib64(layout.purelib, relative)), None
+        # `lib/…` and `lib64/…` of the same Python are purelib and platlib of one site.
+        found.setdefault((prefix, relative.partition("/")[2]), []).append(relative)
+    return tuple(
+        Layout(
+            prefix=prefix,
+            in_place=True,
+            real=os.path.realpath(prefix) if os.path.realpath(prefix) != prefix else None,
+            purelib=min(directories, key=len),
+            platlib=max(directories, key=len),
+            scripts="bin",
+            headers=f"include/{directory.partition('/')[0]}",
+            python=facts.interpreter.executable if facts.kind == "venv" else facts.command,
         )
-        if twin is not None:
-            lib, lib64 = sorted((twin.purelib, relative), key=len)
-            layouts[layouts.index(twin)] = msgspec.structs.replace(twin, purelib=lib, platlib=lib64)
-            continue
-        layouts.append(
-            Layout(
-                prefix=prefix,
-                in_place=True,
-                real=os.path.realpath(prefix) if os.path.realpath(prefix) != prefix else None,
-                purelib=relative,
-                platlib=relative,
-                scripts="bin",
-                headers=f"include/{relative.split('/')[1]}",
-                python=facts.interpreter.executable if facts.kind == "venv" else facts.command,
-            )
-        )
-    return tuple(layouts)
+        for (prefix, directory), directories in found.items()
+    )
 
 
 def list_files(facts: Interpretation, layout: Layout, scanned: distributions.Scan) -> tuple[Found, ...]:
@@ -217,11 +212,6 @@ def _split(directory: str) -> tuple[str, str] | None:
     if len(parts) < 5 or parts[-1] not in SITE_NAMES or not _PYTHON_DIRECTORY.fullmatch(parts[-2]) or parts[-3] not in _LIBRARY:
         return None
     return "/".join(parts[:-3]), "/".join(parts[-3:])
-
-
-def _are_lib_and_lib64(first: str, second: str) -> bool:
-    """Whether two directories are `lib/…` and `lib64/…` of the same Python."""
-    return first != second and first.partition("/")[2] == second.partition("/")[2]
 
 
 def with_prefix(site: Site, lines: Sequence[str]) -> tuple[str, ...]:
