@@ -20,12 +20,13 @@ from repro_env.environment.source.selection import SourceTree
 from repro_env.environment.system import openedlibraries
 from repro_env.environment.system.tree import Tree
 from repro_env.io.files import FileContents, keys_of, output_files
-from repro_env.oci.entry import entries_of, file_notes, sort_with_parents
+from repro_env.oci.entry import file_notes, sort_with_parents
 from repro_env.schema import redact
 from repro_env.schema.environment import Excluded
 from repro_env.schema.errors import CaptureError
 from repro_env.schema.progress import Tell
 from repro_env.schema.spec import Data, Source
+from repro_env.store.hashes import entries_of
 from repro_env.store.specs.lookup import own_directories
 from repro_env.store.store import Store
 

@@ -13,8 +13,9 @@ from repro_env.environment.python.sites import Site
 from repro_env.environment.system.tree import LiveContents, Tree, within
 from repro_env.environment.wheels import composition
 from repro_env.io.files import FileContents, keys_of
-from repro_env.oci.entry import Entry, entries_of, sort_with_parents
+from repro_env.oci.entry import Entry, sort_with_parents
 from repro_env.oci.paths import HOME, inside
+from repro_env.store.hashes import entries_of
 
 
 def overlay(

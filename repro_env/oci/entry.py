@@ -13,8 +13,6 @@ from urllib.parse import unquote
 
 import msgspec
 
-from repro_env.schema.errors import CaptureError
-
 CHUNK = 1 << 20
 """Bytes per read."""
 
@@ -117,39 +115,6 @@ def find_misplaced(entries: Iterable[Entry]) -> str:
                 return path
             checked.add(directory)
     return ""
-
-
-class WalkedPath(Protocol):
-    """A path found in a directory (`io.files.Found`)."""
-
-    @property
-    def path(self) -> str: ...
-    @property
-    def kind(self) -> str: ...
-    @property
-    def executable(self) -> bool: ...
-    @property
-    def size(self) -> int: ...
-    @property
-    def target(self) -> str: ...
-
-
-def entries_of(walked: Iterable[WalkedPath], hashes: Mapping[str, str], *, below: str = "") -> list[Entry]:
-    """Return walked paths as entries below a path of the image. Raises `CaptureError` for devices, sockets and pipes."""
-    entries = []
-    for item in walked:
-        path = f"{below}/{item.path}" if below else item.path
-        if item.kind == "file":
-            entries.append(Entry(path, "file", item.executable, item.size, hashes[item.path]))
-        elif item.kind == "link":
-            entries.append(Entry(path, "link", target=item.target))
-        elif item.kind == "dir":
-            entries.append(Entry(path, "dir"))
-        else:
-            raise CaptureError(
-                "the path is not a file, directory or symlink", where=path, hint="remove it, or leave it out with --exclude"
-            )
-    return entries
 
 
 def members(entries: Iterable[Entry], contents: Contents) -> Iterator[Member]:

@@ -11,13 +11,14 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
 
 from repro_env.io.files import Found, Key, walk
+from repro_env.oci.entry import Entry
 from repro_env.schema.errors import CaptureError
 from repro_env.schema.progress import Advance
 from repro_env.store.facts import FactCache
@@ -140,3 +141,21 @@ def _hash(root: Path, file: Found, stopped: threading.Event) -> bytes:
         what = "this file changed while it was being read"
         raise CaptureError(what, where=path, hint="stop the process that writes to it, or exclude the file")
     return hasher.digest()
+
+
+def entries_of(found: Iterable[Found], hashes: Mapping[str, str], *, below: str = "") -> list[Entry]:
+    """Return the paths of a listing as entries below a path of the image. Raises `CaptureError` for devices, sockets and pipes."""
+    entries = []
+    for item in found:
+        path = f"{below}/{item.path}" if below else item.path
+        if item.kind == "file":
+            entries.append(Entry(path, "file", item.executable, item.size, hashes[item.path]))
+        elif item.kind == "link":
+            entries.append(Entry(path, "link", target=item.target))
+        elif item.kind == "dir":
+            entries.append(Entry(path, "dir"))
+        else:
+            raise CaptureError(
+                "the path is not a file, directory or symlink", where=path, hint="remove it, or leave it out with --exclude"
+            )
+    return entries

@@ -10,13 +10,14 @@ import msgspec
 from repro_env.compare.environments.difference import Difference, NotCompared, compare_values, mark
 from repro_env.compare.environments.trees import changes, describe
 from repro_env.io.files import may_exist, output_files
-from repro_env.oci.entry import Entry, entries_from_notes, entries_of, sort_with_parents
+from repro_env.oci.entry import Entry, entries_from_notes, sort_with_parents
 from repro_env.runs.start import snapshot, sourcedirectory
 from repro_env.runs.start.data import candidate_paths
 from repro_env.runs.start.report import shorten
 from repro_env.schema.environment import Git
 from repro_env.schema.errors import DataError, SourceError
 from repro_env.schema.spec import Data, Source, Spec
+from repro_env.store.hashes import entries_of
 from repro_env.store.specs.lookup import own_directories
 from repro_env.store.store import Store
 

@@ -15,9 +15,9 @@ from pathlib import Path
 import msgspec
 
 from repro_env.io.files import FileContents, Found, Key, entry_at, keys_of, walk
-from repro_env.oci.entry import Contents, Entry, entries_of, sort_with_parents
+from repro_env.oci.entry import Contents, Entry, sort_with_parents
 from repro_env.schema.errors import LockError
-from repro_env.store.hashes import FileHashes
+from repro_env.store.hashes import FileHashes, entries_of
 
 _MAX_LINKS = 40
 """The kernel's limit (path_resolution(7))."""

@@ -14,9 +14,10 @@ import msgspec
 from repro_env.environment.python.sites import Site
 from repro_env.guest.wheelrule import REWRITTEN
 from repro_env.oci import consolescript, wheellayers
-from repro_env.oci.entry import Entry, entries_of, sort_with_parents
+from repro_env.oci.entry import Entry, sort_with_parents
 from repro_env.oci.wheel import Installed
 from repro_env.schema.errors import CaptureError
+from repro_env.store.hashes import entries_of
 
 
 class Composition(msgspec.Struct, frozen=True):

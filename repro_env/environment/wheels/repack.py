@@ -22,12 +22,13 @@ from repro_env.environment.system.tree import parent_directories
 from repro_env.guest import wheelrule
 from repro_env.io.files import FileContents, Found, chunks_of, room, walk
 from repro_env.oci import wheel
-from repro_env.oci.entry import Entry, entries_of
+from repro_env.oci.entry import Entry
 from repro_env.oci.wheel import Facts
 from repro_env.schema import codec
 from repro_env.schema.artifact import Wheel
 from repro_env.schema.environment import Layout
 from repro_env.schema.errors import ArtifactError, CaptureError
+from repro_env.store.hashes import entries_of
 from repro_env.store.packages.wheelfile import open_facts
 from repro_env.store.store import Store
 

@@ -11,11 +11,12 @@ import msgspec
 
 from repro_env.io.files import FileContents, output_files, walk
 from repro_env.oci import layer
-from repro_env.oci.entry import Contents, Entry, entries_from_notes, entries_of, find_misplaced, members, sort_with_parents
+from repro_env.oci.entry import Contents, Entry, entries_from_notes, find_misplaced, members, sort_with_parents
 from repro_env.schema import redact
 from repro_env.schema.errors import ArtifactError, CaptureError, ReproEnvError, SourceError
 from repro_env.schema.run import SourceFact
 from repro_env.schema.spec import Source, Spec
+from repro_env.store.hashes import entries_of
 from repro_env.store.specs import files as specfiles
 from repro_env.store.specs.blobs import SpecBlobs
 from repro_env.store.specs.lookup import own_directories
