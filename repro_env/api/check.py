@@ -18,7 +18,10 @@ from repro_env.compare.environments import code, comparison, sides
 from repro_env.compare.environments import identity as environment
 from repro_env.compare.environments.comparison import Comparison
 from repro_env.compare.environments.difference import Difference, NotCompared, sort_differences
+from repro_env.environment.machine import variables
+from repro_env.environment.python import distributions, interpreter
 from repro_env.environment.python import selection as targets
+from repro_env.environment.python.externalpaths import python_path
 from repro_env.environment.python.selection import Target
 from repro_env.runs.start import sourcedirectory
 from repro_env.schema.environment import values_of
@@ -142,8 +145,6 @@ def _compare_environment(
 
 def with_captured_variables(spec: Spec, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the caller's variables; variables that can change results have their captured values instead."""
-    from repro_env.environment.machine import variables
-
     replayed = {variable.name for variable in variables.sort(environ, spec.observed.variables.added).replayed}
     own = {name: value for name, value in environ.items() if name not in replayed and name != "PYTHONPATH"}
     paths = ("PATH", "VIRTUAL_ENV", "PYTHONUSERBASE")
@@ -151,9 +152,6 @@ def with_captured_variables(spec: Spec, environ: Mapping[str, str]) -> dict[str,
 
 
 def _compare_variables(spec: Spec, environ: Mapping[str, str]) -> list[Difference]:
-    from repro_env.environment.machine import variables
-    from repro_env.environment.python.externalpaths import python_path
-
     captured = values_of(spec.observed.variables.replayed)
     current = values_of(variables.sort(environ, spec.observed.variables.added).replayed)
     differences = list(environment.variables(captured, current))
@@ -167,10 +165,7 @@ def _compare_variables(spec: Spec, environ: Mapping[str, str]) -> list[Differenc
 
 def _compare_versions(spec: Spec, target: Target, environ: Mapping[str, str]) -> list[Difference]:
     """Compare the names and versions of the distributions in the environment's own prefix, but not their files."""
-    from repro_env.environment.python import distributions
-    from repro_env.environment.python import interpreter as python
-
-    scanned = distributions.scan(python.interpret(target, environ).layout)
+    scanned = distributions.scan(interpreter.interpret(target, environ).layout)
     current = {dist.facts.name: dist.facts.version for dist in scanned.distributions}
     prefix = spec.identity.layout.prefix + "/"
     captured = {

@@ -416,6 +416,14 @@ def _engine() -> ModuleType:
     return engine
 
 
+def signal_name(number: int) -> str:
+    """Return the name of a signal."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal has no name
+        return f"signal {number}"
+
+
 def host_facts() -> tuple[str, ...]:
     """Return the facts of this machine for the record: one per line, each starting with its name."""
     from repro_env.environment.machine import host as machine

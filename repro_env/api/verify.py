@@ -16,7 +16,7 @@ import msgspec
 
 from repro_env.api import execute
 from repro_env.api.arguments import Pairs, absolute, pairs_of
-from repro_env.api.execute import FinishedRun, host_facts
+from repro_env.api.execute import FinishedRun, host_facts, signal_name
 from repro_env.api.runs import find_runs_directory
 from repro_env.compare import rerun
 from repro_env.compare.outputs import ignorefile
@@ -133,7 +133,7 @@ def verify(
         outcome = done.end.outcome
         if outcome.signal:
             memory = ", out of memory" if outcome.out_of_memory else ""
-            found = judging.verdict((), promise, problem=f"the new run was ended by {_name(outcome.signal)}{memory}")
+            found = judging.verdict((), promise, problem=f"the new run was ended by {signal_name(outcome.signal)}{memory}")
             stopped = outcome.signal if outcome.signal in _STOPS else 0
             return Verified(run=first, verdict=found, directory=kept, stopped=stopped)
         if problem := _missing_files_problem(first, end, done):
@@ -150,13 +150,6 @@ def verify(
                 first=outputs.first_step(first.directory, done.directory),
             )
         return Verified(run=first, verdict=found, directory=kept, project=project, problem=_exit(end, done.end))
-
-
-def _name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # a real-time signal has no name
-        return f"signal {number}"
 
 
 def _here(run: Run, spec: Spec, options: RunOptions, unrecorded: Sequence[str]) -> Repetition:

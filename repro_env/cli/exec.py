@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import typer
 from typer.core import TyperCommand
 
-from repro_env.api.execute import FinishedRun, execute
+from repro_env.api.execute import FinishedRun, execute, signal_name
 from repro_env.cli.ui import messages
 from repro_env.cli.ui.options import (
     EnvFileOption,
@@ -250,13 +250,7 @@ def ending(result: FinishedRun) -> str:
     """How the command ended, and where its outputs are."""
     end, outcome = result.end, result.end.outcome
     if outcome.signal:
-        import signal
-
-        try:
-            name = signal.Signals(outcome.signal).name
-        except ValueError:
-            name = f"signal {outcome.signal}"
-        text = f"ended by {name}" + (", out of memory" if outcome.out_of_memory else "")
+        text = f"ended by {signal_name(outcome.signal)}" + (", out of memory" if outcome.out_of_memory else "")
     else:
         text = "finished" if not outcome.exit_code else f"exit code {outcome.exit_code}"
         text += ", a process ran out of memory" if outcome.out_of_memory else ""

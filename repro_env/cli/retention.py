@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from repro_env.api.runs import find_runs_directory
 from repro_env.cli.ui import messages
-from repro_env.cli.ui.options import DryRunOption, RunsOption, find_runs, runs_option, value
+from repro_env.cli.ui.options import DryRunOption, RunsOption, runs_option, value
+from repro_env.runs.records import ids
+from repro_env.runs.records.records import Run
 
 if TYPE_CHECKING:
     from repro_env.api.audit import Audit
     from repro_env.api.runsgc import Collected
     from repro_env.compare.audit.findings import Finding
-    from repro_env.runs.records.records import Run
 
 _WORDS = {"trace": "trace file", "code": "source tree", "data": "data set"}
 """Parts that the summary names differently."""
@@ -44,10 +46,9 @@ def audit(
     Exit code 0: every file exists and is unchanged. 1: a file is missing, changed or unrecorded, or no run was found.
     """
     from repro_env.api import audit as use_case
-    from repro_env.runs.records import ids
     from repro_env.store.store import Store
 
-    directory = find_runs(runs)
+    directory = find_runs_directory(runs)
     result = use_case.audit(directory, run_ids or [], here=Path.cwd(), store=Store.open(), ask=ask, tell=messages.say)
     if not messages.answer_in_json(result):
         for line in _lines(result.findings):
@@ -80,7 +81,7 @@ def gc(
     from repro_env.api import runsgc as use_case
     from repro_env.store.store import Store
 
-    directory = find_runs(runs)
+    directory = find_runs_directory(runs)
     result = use_case.collect(directory, keep or [], store=Store.open(), dry_run=dry_run, tell=messages.say)
     if not messages.answer_in_json(result):
         _print(result, keep or [], runs)
@@ -104,8 +105,6 @@ def _lines(findings: tuple[Finding, ...]) -> list[str]:
 
 
 def _names(runs: tuple[str, ...]) -> str:
-    from repro_env.runs.records import ids
-
     names = ", ".join(ids.short(run) for run in runs[:_NAMED])
     more = f" and {len(runs) - _NAMED} more" if len(runs) > _NAMED else ""
     return f"{'run' if len(runs) == 1 else 'runs'} {names}{more}"
@@ -125,7 +124,6 @@ def _summary(result: Audit) -> str:
 
 
 def _print(result: Collected, rules: list[str], runs: Path | None) -> None:
-
     rows = [("keep", *_about(entry.run), ", ".join(entry.why)) for entry in result.keep]
     verb = "would remove" if result.dry_run else "removed"
     rows += [

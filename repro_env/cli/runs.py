@@ -4,26 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from repro_env.api import runs as use_case
 from repro_env.cli import retention, runscompare
-from repro_env.cli.ui import messages
+from repro_env.cli.ui import messages, runpage
 from repro_env.cli.ui.options import (
     AllOption,
     RunArgument,
     RunsOption,
     find_run,
-    find_runs,
     parse_path,
     runs_option,
     value,
 )
+from repro_env.runs.records import annotation, records, verdicts
+from repro_env.runs.records.records import Run
+from repro_env.sandbox.streams import STDERR
 from repro_env.schema.errors import ReproEnvError
-
-if TYPE_CHECKING:
-    from repro_env.runs.records.records import Run
+from repro_env.store.store import Store
 
 _By = Annotated[str, value("NAME", "Record this name as the author.")]
 _Tags = Annotated[
@@ -42,10 +43,8 @@ def list_(
     runs: RunsOption = None,
 ) -> None:
     """List the runs, newest first."""
-    from repro_env.api.runs import list_runs
-
-    directory = find_runs(runs)
-    listing = list_runs(directory, tell=messages.say)
+    directory = use_case.find_runs_directory(runs)
+    listing = use_case.list_runs(directory, tell=messages.say)
     tags = {run.id: run.tags for run in listing.runs}
     selected = [run for run in listing.runs if set(tag or ()) <= set(tags[run.id] or ())]
     if messages.answer_in_json({"runs": selected, "unreadable": listing.unreadable}):
@@ -72,10 +71,7 @@ def show(
     runs: RunsOption = None,
 ) -> None:
     """Show a run. The page has its command, environment, data, metrics, outputs and notes."""
-    from repro_env.cli.ui import runpage
-    from repro_env.runs.records import annotation, verdicts
-
-    run = _read(run_id, runs)
+    run = records.read(find_run(run_id, runs))
     annotations = annotation.of(run.directory)
     try:
         verdict = verdicts.last(run.directory)
@@ -109,10 +105,7 @@ def get(
     runs: RunsOption = None,
 ) -> None:
     """Copy outputs of a run to a directory."""
-    from repro_env.api import runs as use_case
-    from repro_env.store.store import Store
-
-    run = _read(run_id, runs)
+    run = records.read(find_run(run_id, runs))
     if run.state == "interrupted":
         use_case.finish_interrupted(run, Store.open())
     copies = use_case.copy_outputs(run, glob, to.resolve(), force=force, tell=messages.say)
@@ -130,11 +123,8 @@ def logs(
     runs: RunsOption = None,
 ) -> None:
     """Print the output of a run's command. Its stdout goes to stdout, its stderr to stderr."""
-    from repro_env.api.runs import read_logs
-    from repro_env.sandbox.streams import STDERR
-
     directory = find_run(run_id, runs)
-    lines = read_logs(directory)
+    lines = use_case.read_logs(directory)
     if messages.Screen.json:
         by_name: dict[str, list[str]] = {}
         for name, line in lines:
@@ -151,9 +141,7 @@ def rm(
     runs: RunsOption = None,
 ) -> None:
     """Remove runs with their outputs."""
-    from repro_env.api import runs as use_case
-
-    removed = use_case.remove(find_runs(runs), run_ids, force=force)
+    removed = use_case.remove(use_case.find_runs_directory(runs), run_ids, force=force)
     if messages.answer_in_json({"removed": [path.name for path in removed]}):
         return
     for path in removed:
@@ -169,8 +157,6 @@ def note(
     runs: RunsOption = None,
 ) -> None:
     """Add a note to a run, with the current time. Notes are never overwritten."""
-    from repro_env.api import runs as use_case
-
     directory = find_run(run_id, runs)
     annotation = use_case.note(directory, " ".join(words), decision=decision, by=by)
     if messages.answer_in_json({"run": directory.name, "annotation": annotation}):
@@ -181,16 +167,12 @@ def note(
 
 def tag(run_id: RunArgument, tags: _Tags, by: _By = "", runs: RunsOption = None) -> None:
     """Add tags to a run. `runs gc` never removes a run that has a tag."""
-    from repro_env.api import runs as use_case
-
     directory = find_run(run_id, runs)
     _print_tags(directory, use_case.tag(directory, tags, by=by), runs)
 
 
 def untag(run_id: RunArgument, tags: _Tags, by: _By = "", runs: RunsOption = None) -> None:
     """Remove tags from a run. Removed tags stay in the history."""
-    from repro_env.api import runs as use_case
-
     directory = find_run(run_id, runs)
     _print_tags(directory, use_case.untag(directory, tags, by=by), runs)
 
@@ -204,19 +186,11 @@ def _print_tags(directory: Path, tags: tuple[str, ...], runs: Path | None) -> No
 
 
 def _row(run: Run, tags: Sequence[str] | None) -> tuple[str, ...]:
-    from repro_env.cli.ui.runpage import columns
-
     text = "?" if tags is None else ", ".join(tags)
     if run.end is None:
-        return (*columns(run), run.ending, "", "", text)
+        return (*runpage.columns(run), run.ending, "", "", text)
     outputs = f"{len(run.end.outputs)} ({messages.size(sum(output.size for output in run.end.outputs))})"
-    return (*columns(run), run.ending, f"{run.end.seconds:.1f} s", outputs, text)
-
-
-def _read(run_id: str, runs: Path | None) -> Run:
-    from repro_env.runs.records import records
-
-    return records.read(find_run(run_id, runs))
+    return (*runpage.columns(run), run.ending, f"{run.end.seconds:.1f} s", outputs, text)
 
 
 _COMMANDS: dict[str, Callable[..., None]] = {

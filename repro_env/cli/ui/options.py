@@ -87,18 +87,12 @@ AllOption = Annotated[bool, typer.Option("--all", help="Show complete lists. Def
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print what the command would do; change nothing.")]
 
 
-def find_runs(runs: Path | None) -> Path:
-    """The directory of --runs, or the default. Raises `RecordError` if no directory of runs is found."""
-    from repro_env.api.runs import find_runs_directory
-
-    return find_runs_directory(runs)
-
-
 def find_run(name: str, runs: Path | None) -> Path:
     """The directory of a run. Raises `RecordError` if no run has the name."""
+    from repro_env.api.runs import find_runs_directory
     from repro_env.runs.records import records
 
-    return records.find(find_runs(runs), name)
+    return records.find(find_runs_directory(runs), name)
 
 
 def runs_option(runs: Path | None) -> str:
