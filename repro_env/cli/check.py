@@ -10,7 +10,7 @@ import typer
 from repro_env.api.check import CheckResult, check
 from repro_env.cli.ui import differences as difference
 from repro_env.cli.ui import messages
-from repro_env.cli.ui.options import AllOption, SourceOption, SpecArgument, parse_mounts, value
+from repro_env.cli.ui.options import AllOption, SourceOption, SpecArgument, flag, parse_mounts, value
 from repro_env.cli.ui.page import Page
 from repro_env.schema.errors import UsageError
 from repro_env.schema.spec import Spec
@@ -19,10 +19,8 @@ from repro_env.specs.argument import open_spec
 
 def command(
     spec: SpecArgument = None,
-    environment: Annotated[
-        bool, typer.Option("--environment", help="Compare only the environment, not the code and the data.")
-    ] = False,
-    project: Annotated[bool, typer.Option("--project", help="Compare only the code: its files and the state of Git.")] = False,
+    environment: Annotated[bool, flag("--environment", "Compare only the environment, not the code and the data.")] = False,
+    project: Annotated[bool, flag("--project", "Compare only the code: its files and the state of Git.")] = False,
     python: Annotated[
         str | None,
         value("PATH", "Compare this environment: its Python, or its directory. Default: the captured environment."),

@@ -16,7 +16,7 @@ from repro_env.api.doctor import Diagnosis, examine
 from repro_env.cli import app as commands
 from repro_env.cli import exec as exec_command
 from repro_env.cli.ui import github, messages
-from repro_env.cli.ui.options import SPEC, value
+from repro_env.cli.ui.options import SPEC, flag, value
 from repro_env.registry.reference import parse
 from repro_env.schema.errors import ReproEnvError, SandboxError, UsageError
 from repro_env.specs.argument import open_spec
@@ -43,17 +43,16 @@ class _Report:
         self.verdict, self.sentence, self.advice = verdict, sentence, advice
 
 
+def _variable(option: str) -> dict[str, Any]:
+    """The variable that sets an option."""
+    return {"envvar": f"REPRO_ENV_CI_{option}", "show_envvar": False}
+
+
 def command(
-    spec: Annotated[str, value("SPEC", f"Use this spec: {SPEC}", envvar="REPRO_ENV_CI_SPEC", show_envvar=False)] = "",
+    spec: Annotated[str, value("SPEC", f"Use this spec: {SPEC}", **_variable("SPEC"))] = "",
     check: Annotated[
         bool,
-        typer.Option(
-            "--check/--no-check",
-            envvar="REPRO_ENV_CI_CHECK",
-            help="Stop if the code changed since the capture. Default: --check.",
-            show_default=False,
-            show_envvar=False,
-        ),
+        flag("--check/--no-check", "Stop if the code changed since the capture. Default: --check.", **_variable("CHECK")),
     ] = True,
     exec_: Annotated[
         str,
@@ -61,30 +60,17 @@ def command(
             "WORDS",
             "Run a command after the rebuild. WORDS are the arguments of `repro-env exec`, quoted as in a shell.",
             "--exec",
-            envvar="REPRO_ENV_CI_EXEC",
-            show_envvar=False,
+            **_variable("EXEC"),
         ),
     ] = "",
     verify: Annotated[
-        bool,
-        typer.Option(
-            "--verify",
-            envvar="REPRO_ENV_CI_VERIFY",
-            help="Run the command of --exec a second time and compare the outputs.",
-            show_envvar=False,
-        ),
+        bool, flag("--verify", "Run the command of --exec a second time and compare the outputs.", **_variable("VERIFY"))
     ] = False,
     push: Annotated[
-        str,
-        value(
-            "REF",
-            "Push the image, the spec and the bundled files to this registry.",
-            envvar="REPRO_ENV_CI_PUSH",
-            show_envvar=False,
-        ),
+        str, value("REF", "Push the image, the spec and the bundled files to this registry.", **_variable("PUSH"))
     ] = "",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the digests, the path of the store and a key for caching it; change nothing.")
+        bool, flag("--dry-run", "Print the digests, the path of the store and a key for caching it; change nothing.")
     ] = False,
 ) -> None:
     """Compare the checked-out code with the spec and rebuild the image. Optionally run a command, verify the run and push the image.
@@ -168,7 +154,7 @@ def _job(report: _Report, spec: str, source: str | None, context: Any, *, check:
     if context is not None:
         options = context.params
         options["spec"] = options["spec"] or spec or None
-        options["runner"] = options["runner"] or runner(_diagnosis())
+        options["runner"] = options["runner"] or runner(examine(Store.open().root, Path.cwd()))
         if not options["frozen"]:
             options["source"] = options["source"] or source
         code = int(context.command.invoke(context))
@@ -201,10 +187,6 @@ def _verify_options(options: dict[str, Any]) -> list[str]:
     words = [f"--{name.replace('_', '-')}={options[name]}" for name in ("runs", "env_file") if options[name] is not None]
     words += [f"--env={text}" for text in options["env"] or ()]
     return [*words, "--network"] if options["network"] else words
-
-
-def _diagnosis() -> Diagnosis:
-    return examine(Store.open().root, Path.cwd())
 
 
 def runner(diagnosis: Diagnosis) -> str | None:

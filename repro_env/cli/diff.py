@@ -8,13 +8,13 @@ import typer
 
 from repro_env.api.diff import DiffResult, SideSummary, diff
 from repro_env.cli.ui import differences, messages
-from repro_env.cli.ui.options import AllOption
+from repro_env.cli.ui.options import AllOption, argument
 from repro_env.cli.ui.page import Page
 
 
 def command(
-    left: Annotated[str, typer.Argument(help="A spec or a live environment.", metavar="A")],
-    right: Annotated[str, typer.Argument(help="The spec or environment to compare with.", metavar="B")],
+    left: Annotated[str, argument("A", "A spec or a live environment.")],
+    right: Annotated[str, argument("B", "The spec or environment to compare with.")],
     all_: AllOption = False,
 ) -> None:
     """Compare two environments, and list the differences.

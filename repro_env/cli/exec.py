@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-import typer
 from typer.core import TyperCommand
 
 from repro_env.api.execute import FinishedRun, execute, signal_name
@@ -17,6 +16,7 @@ from repro_env.cli.ui.options import (
     NetworkOption,
     SourceOption,
     SpecOption,
+    flag,
     parameters,
     parse_mounts,
     parse_path,
@@ -33,8 +33,8 @@ _GPUS = 1024
 
 
 def command(
-    module: Annotated[bool, typer.Option("-m", help="Run a module, for example -m pkg.train.")] = False,
-    code: Annotated[bool, typer.Option("-c", help="Run Python code, for example -c 'import torch'.")] = False,
+    module: Annotated[bool, flag("-m", "Run a module, for example -m pkg.train.")] = False,
+    code: Annotated[bool, flag("-c", "Run Python code, for example -c 'import torch'.")] = False,
     spec: SpecOption = None,
     data: Annotated[
         list[str] | None,
@@ -50,9 +50,8 @@ def command(
     ] = None,
     data_changed: Annotated[
         bool,
-        typer.Option(
-            "--data-changed",
-            help="Run even if captured data is missing or changed. To mount changed data, also name it with --data.",
+        flag(
+            "--data-changed", "Run even if captured data is missing or changed. To mount changed data, also name it with --data."
         ),
     ] = False,
     seed: Annotated[
@@ -87,9 +86,9 @@ def command(
     ] = None,
     trace: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--trace",
-            help="Record the loss and a checksum of the weights for each training step (the first 10,000, then every 1,000th), "
+            "Record the loss and a checksum of the weights for each training step (the first 10,000, then every 1,000th), "
             "and the SHA-256 of all weights every 1,000 steps.",
         ),
     ] = False,
@@ -97,7 +96,7 @@ def command(
     env_file: EnvFileOption = None,
     network: NetworkOption = False,
     source: SourceOption = None,
-    frozen: Annotated[bool, typer.Option("--frozen", help="Run the captured code, not the current code.")] = False,
+    frozen: Annotated[bool, flag("--frozen", "Run the captured code, not the current code.")] = False,
     runner: Annotated[
         RunnerName | None,
         value(

@@ -10,7 +10,7 @@ import typer
 from repro_env.api.image import Verified, verify_image
 from repro_env.cli.ui import messages
 from repro_env.cli.ui.differences import SHOWN
-from repro_env.cli.ui.options import AllOption, SpecOption
+from repro_env.cli.ui.options import AllOption, SpecOption, argument
 from repro_env.cli.ui.page import Page
 from repro_env.store.store import Store
 
@@ -19,7 +19,7 @@ group = typer.Typer(no_args_is_help=True)
 
 @group.command()
 def verify(
-    image: Annotated[str, typer.Argument(help="A directory, an archive, or an image in a registry.", metavar="IMAGE")],
+    image: Annotated[str, argument("IMAGE", "A directory, an archive, or an image in a registry.")],
     spec: SpecOption = None,
     all_: AllOption = False,
 ) -> None:

@@ -9,17 +9,16 @@ import typer
 
 from repro_env.api.lineage import lineage
 from repro_env.cli.ui import lineagepage, messages
-from repro_env.cli.ui.options import AllOption, parse_path, value
+from repro_env.cli.ui.options import AllOption, argument, parse_path, value
 
 
 def command(
     what: Annotated[
         str,
-        typer.Argument(
-            help="A file, for example weights; the directory of a checkpoint; at least 8 digits of a SHA-256; or the ID or "
+        argument(
+            "FILE|SHA256|ID",
+            "A file, for example weights; the directory of a checkpoint; at least 8 digits of a SHA-256; or the ID or "
             "directory of a run.",
-            metavar="FILE|SHA256|ID",
-            show_default=False,
         ),
     ],
     runs: Annotated[Path | None, value("DIR", "Also search this directory of runs.", parser=parse_path)] = None,

@@ -5,27 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from repro_env.api.pack import pack
 from repro_env.cli.ui import messages
+from repro_env.cli.ui.options import argument, flag
 
 
 def command(
     spec: Annotated[
         str,
-        typer.Argument(
-            help="A spec.json, its directory, a bundle FILE, or a REF in a registry.", metavar="SPEC", show_default=False
-        ),
+        argument("SPEC", "A spec.json, its directory, a bundle FILE, or a REF in a registry."),
     ],
-    file: Annotated[
-        Path, typer.Argument(help="The file to write. An existing file is replaced.", metavar="FILE", show_default=False)
-    ],
+    file: Annotated[Path, argument("FILE", "The file to write. An existing file is replaced.")],
     all_: Annotated[
-        bool, typer.Option("--all", help="Also pack all wheels, conda packages and the base; download those that are missing.")
+        bool, flag("--all", "Also pack all wheels, conda packages and the base; download those that are missing.")
     ] = False,
     frozen: Annotated[
-        bool, typer.Option("--frozen", help="Pack the captured code even if the code next to the spec differs from it.")
+        bool, flag("--frozen", "Pack the captured code even if the code next to the spec differs from it.")
     ] = False,
 ) -> None:
     """Write a spec and its files to one bundle file. Commands that take a SPEC, such as `rebuild`, `show` and `exec --spec`,

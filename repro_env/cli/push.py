@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from repro_env.api.push import push
 from repro_env.cli.ui import messages
-from repro_env.cli.ui.options import SpecOption
+from repro_env.cli.ui.options import SpecOption, argument, flag
 
 
 def command(
-    reference: Annotated[
-        str, typer.Argument(help="The target, HOST/NAME:TAG. TAG defaults to latest.", metavar="REF", show_default=False)
-    ],
+    reference: Annotated[str, argument("REF", "The target, HOST/NAME:TAG. TAG defaults to latest.")],
     spec: SpecOption = None,
     frozen: Annotated[
-        bool, typer.Option("--frozen", help="Push the captured code even if the code next to the spec differs from it.")
+        bool, flag("--frozen", "Push the captured code even if the code next to the spec differs from it.")
     ] = False,
 ) -> None:
     """Push the image, the spec and the bundled files to a registry. Blobs that the registry already has are not sent.

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from repro_env.api.rebuild import Rebuilt, rebuild
 from repro_env.api.send import Delivery, send
 from repro_env.cli.ui import messages
-from repro_env.cli.ui.options import DryRunOption, SpecArgument, value
+from repro_env.cli.ui.options import DryRunOption, SpecArgument, flag, value
 from repro_env.delivery.builder.build import Plan
 from repro_env.delivery.targets import argument
 from repro_env.schema.errors import UsageError
@@ -29,13 +27,11 @@ def command(
     ] = None,
     with_source: Annotated[
         bool,
-        typer.Option("--with-source", help="With --output: add the captured code as the last layer. This changes the image ID."),
+        flag("--with-source", "With --output: add the captured code as the last layer. This changes the image ID."),
     ] = False,
     frozen: Annotated[
         bool,
-        typer.Option(
-            "--frozen", help="With --with-source: add the captured code even if the code next to the spec differs from it."
-        ),
+        flag("--frozen", "With --with-source: add the captured code even if the code next to the spec differs from it."),
     ] = False,
     user: Annotated[
         str | None,

@@ -10,7 +10,7 @@ import typer
 
 from repro_env.api.runs import find_runs_directory
 from repro_env.cli.ui import messages
-from repro_env.cli.ui.options import DryRunOption, RunsOption, runs_option, value
+from repro_env.cli.ui.options import DryRunOption, RunsOption, argument, flag, runs_option, value
 from repro_env.runs.records import ids
 from repro_env.runs.records.records import Run
 
@@ -30,12 +30,10 @@ _NAMED = 3
 def audit(
     run_ids: Annotated[
         list[str] | None,
-        typer.Argument(
-            help="Short IDs of runs, beginnings of their IDs, or `latest`. Default: all runs.", metavar="ID", show_default=False
-        ),
+        argument("ID", "Short IDs of runs, beginnings of their IDs, or `latest`. Default: all runs."),
     ] = None,
     ask: Annotated[
-        bool, typer.Option("--ask", help="Also ask servers whether they still have the files that a rebuild would download.")
+        bool, flag("--ask", "Also ask servers whether they still have the files that a rebuild would download.")
     ] = False,
     runs: RunsOption = None,
 ) -> None:

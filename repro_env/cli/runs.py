@@ -15,7 +15,9 @@ from repro_env.cli.ui.options import (
     AllOption,
     RunArgument,
     RunsOption,
+    argument,
     find_run,
+    flag,
     parse_path,
     runs_option,
     value,
@@ -29,9 +31,8 @@ from repro_env.store.store import Store
 _By = Annotated[str, value("NAME", "Record this name as the author.")]
 _Tags = Annotated[
     list[str],
-    typer.Argument(
-        help="A tag: up to 64 of the characters a to z, 0 to 9 and . _ / + -. The first and the last are a letter or digit.",
-        metavar="TAG",
+    argument(
+        "TAG", "A tag: up to 64 of the characters a to z, 0 to 9 and . _ / + -. The first and the last are a letter or digit."
     ),
 ]
 
@@ -92,16 +93,12 @@ def get(
     run_id: RunArgument = "latest",
     glob: Annotated[
         str | None,
-        typer.Argument(
-            help="The outputs to copy: a path, name, directory or pattern. Default: all outputs.",
-            metavar="GLOB",
-            show_default=False,
-        ),
+        argument("GLOB", "The outputs to copy: a path, name, directory or pattern. Default: all outputs."),
     ] = None,
     to: Annotated[
         Path, value("DIR", "Copy the outputs to this directory. Default: the current directory.", parser=parse_path)
     ] = Path(),
-    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
+    force: Annotated[bool, flag("--force", "Overwrite existing files.")] = False,
     runs: RunsOption = None,
 ) -> None:
     """Copy outputs of a run to a directory."""
@@ -136,8 +133,8 @@ def logs(
 
 
 def rm(
-    run_ids: Annotated[list[str], typer.Argument(help="Short IDs of runs, beginnings of their IDs, or `latest`.", metavar="ID")],
-    force: Annotated[bool, typer.Option("--force", help="Also remove runs that are still running.")] = False,
+    run_ids: Annotated[list[str], argument("ID", "Short IDs of runs, beginnings of their IDs, or `latest`.")],
+    force: Annotated[bool, flag("--force", "Also remove runs that are still running.")] = False,
     runs: RunsOption = None,
 ) -> None:
     """Remove runs with their outputs."""
@@ -151,8 +148,8 @@ def rm(
 
 def note(
     run_id: RunArgument,
-    words: Annotated[list[str], typer.Argument(help="The text of the note.", metavar="TEXT")],
-    decision: Annotated[bool, typer.Option("--decision", help="Mark the note as a decision.")] = False,
+    words: Annotated[list[str], argument("TEXT", "The text of the note.")],
+    decision: Annotated[bool, flag("--decision", "Mark the note as a decision.")] = False,
     by: _By = "",
     runs: RunsOption = None,
 ) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from repro_env.cli.ui import messages
-from repro_env.cli.ui.options import AllOption, RunsOption
+from repro_env.cli.ui.options import AllOption, RunsOption, argument
 
 if TYPE_CHECKING:
     from repro_env.api.runscompare import Compared
@@ -24,8 +24,8 @@ _RUN = "The short ID of a run, the beginning of its ID, `latest`, or its directo
 
 
 def command(
-    left: Annotated[str, typer.Argument(help=_RUN, metavar="A")],
-    right: Annotated[str, typer.Argument(help=_RUN, metavar="B")],
+    left: Annotated[str, argument("A", _RUN)],
+    right: Annotated[str, argument("B", _RUN)],
     all_: AllOption = False,
     runs: RunsOption = None,
 ) -> None:

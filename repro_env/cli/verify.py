@@ -19,6 +19,7 @@ from repro_env.cli.ui.options import (
     NetworkOption,
     RunArgument,
     RunsOption,
+    flag,
     parse_mounts,
     parse_source,
     parse_variables,
@@ -54,9 +55,7 @@ def command(
         list[str] | None,
         value("FILE[:PLACE]", "Accept differences in this file, or in this field of it. Repeatable."),
     ] = None,
-    accept: Annotated[
-        bool, typer.Option("--accept", help="Accept all differences: add their --ignore texts to repro-env.ignore.")
-    ] = False,
+    accept: Annotated[bool, flag("--accept", "Accept all differences: add their --ignore texts to repro-env.ignore.")] = False,
     env: EnvOption = None,
     env_file: EnvFileOption = None,
     data: Annotated[
@@ -88,7 +87,7 @@ def command(
             "Default: the recorded runner, but embedded for a run on the host.",
         ),
     ] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep the new run with its outputs. Default: remove it.")] = False,
+    keep: Annotated[bool, flag("--keep", "Keep the new run with its outputs. Default: remove it.")] = False,
     all_: AllOption = False,
     runs: RunsOption = None,
 ) -> None:

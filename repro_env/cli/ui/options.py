@@ -25,6 +25,16 @@ def value(metavar: str, text: str, *names: str, **settings: Any) -> Any:
     return typer.Option(*names, help=text, metavar=metavar, show_default=False, **settings)
 
 
+def flag(name: str, text: str, **settings: Any) -> Any:
+    """An option without a value."""
+    return typer.Option(name, help=text, show_default=False, **settings)
+
+
+def argument(metavar: str, text: str, *, show_default: bool = False) -> Any:
+    """An argument of a command."""
+    return typer.Argument(help=text, metavar=metavar, show_default=show_default)
+
+
 def parse_path(text: str) -> Path:
     """The absolute path that an option names. Raises `UsageError` if the value is empty, as that of an unset variable."""
     if not text:
@@ -62,9 +72,9 @@ def parse_source(text: str) -> Path:
     return source.resolve()
 
 
-SpecArgument = Annotated[str | None, typer.Argument(help=f"{SPEC[0].upper()}{SPEC[1:]}", metavar="SPEC", show_default=False)]
+SpecArgument = Annotated[str | None, argument("SPEC", f"{SPEC[0].upper()}{SPEC[1:]}")]
 SpecOption = Annotated[str | None, value("SPEC", f"Use this spec: {SPEC}")]
-RunArgument = Annotated[str, typer.Argument(help="The short ID of a run, the beginning of its ID, or `latest`.", metavar="ID")]
+RunArgument = Annotated[str, argument("ID", "The short ID of a run, the beginning of its ID, or `latest`.", show_default=True)]
 RunsOption = Annotated[
     Path | None,
     value(
@@ -82,9 +92,9 @@ EnvOption = Annotated[
     value("NAME[=VALUE]", "Set a variable. NAME alone passes the value from your shell. Only the name is recorded. Repeatable."),
 ]
 EnvFileOption = Annotated[Path | None, value("FILE", "Set variables from the lines NAME=VALUE of this file.", parser=parse_path)]
-NetworkOption = Annotated[bool, typer.Option("--network", help="Allow access to the network.")]
-AllOption = Annotated[bool, typer.Option("--all", help="Show complete lists. Default: the first entries of each list.")]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print what the command would do; change nothing.")]
+NetworkOption = Annotated[bool, flag("--network", "Allow access to the network.")]
+AllOption = Annotated[bool, flag("--all", "Show complete lists. Default: the first entries of each list.")]
+DryRunOption = Annotated[bool, flag("--dry-run", "Print what the command would do; change nothing.")]
 
 
 def find_run(name: str, runs: Path | None) -> Path:
