@@ -21,7 +21,7 @@ from repro_env.runs.lineage import families, producers
 from repro_env.runs.lineage.families import Family, Use
 from repro_env.runs.lineage.knownruns import AllRuns, read_all_runs
 from repro_env.runs.lineage.parents import run_containing
-from repro_env.runs.lineage.producers import Origin, Producers
+from repro_env.runs.lineage.producers import Producers
 from repro_env.runs.records import checkpointmanifest as manifest
 from repro_env.runs.records import records
 from repro_env.runs.records.records import Run, Unreadable
@@ -42,7 +42,7 @@ class Answer(msgspec.Struct, frozen=True):
     size: int | None
     digest: str
     """Digest of the file, or the digest that was named; empty if a run was named."""
-    origins: tuple[Origin, ...]
+    origins: tuple[Use, ...]
     """The run that is shown in detail, then the others from oldest to newest."""
     uses: tuple[Use, ...]
     """The other runs that have the digest in their records, oldest first."""
@@ -63,7 +63,7 @@ class Answer(msgspec.Struct, frozen=True):
     @property
     def known(self) -> bool:
         """Whether the run that made it was found, or a run that was built from it. A run that only read it does not count."""
-        return self.run is not None or any(use.role in ("source", "spec", "image") for use in self.uses)
+        return self.run is not None or any(use.how in ("source", "spec", "image") for use in self.uses)
 
 
 def lineage(
@@ -176,7 +176,7 @@ class _Search:
         recorded = None if path is None else self._producers.recorded(path, digest)
         claim = None if path is None else self._producers.claim(path, digest)
         all_uses = families.uses(digest, self._runs.runs.values(), self._runs.written)
-        uses = [use for use in all_uses if use.role not in producers.WRITTEN]
+        uses = [use for use in all_uses if use.how not in families.EVIDENCE]
         origins = producers.from_uses(all_uses)
         if recorded is not None:
             origins = [recorded, *(other for other in origins if other.run.id != recorded.run.id)]
@@ -189,7 +189,7 @@ class _Search:
         producers.check_unambiguous(self._word, origins, uses)
         origins = producers.sort(origins)
         first = producers.choose(origins, recorded, claim)
-        run = first.run if first is not None else next((use.run for use in uses if use.role == "record"), None)
+        run = first.run if first is not None else next((use.run for use in uses if use.how == "record"), None)
         return self._answer(
             run=run,
             digest=first.digest if first is not None else digest,
@@ -207,7 +207,7 @@ class _Search:
         digest: str = "",
         path: Path | None = None,
         size: int | None = None,
-        origins: Sequence[Origin] = (),
+        origins: Sequence[Use] = (),
         uses: Sequence[Use] = (),
         claim: manifest.File | None = None,
     ) -> Answer:

@@ -299,7 +299,7 @@ def test_a_family_may_span_several_projects(tmp_path: Path, store: Store) -> Non
     assert found.run == pre
     assert found.family is not None
     assert [relative.id for relative in found.family.children] == [tuned.start.id, last.start.id]
-    assert [(use.run.id, use.role) for use in found.uses] == [(tuned.start.id, "data")]
+    assert [(use.run.id, use.how) for use in found.uses] == [(tuned.start.id, "data")]
     (tuned.directory / "end.json").chmod(0o644)
     (tuned.directory / "end.json").write_text((tuned.directory / "end.json").read_text().replace("1.0", "2.0"))
     family = ask(last.directory, store).family
@@ -313,7 +313,7 @@ def test_data_that_no_run_wrote_has_uses_but_no_producer(tmp_path: Path, store: 
     (tmp_path / "train.csv").write_text("a,b")
     found = ask(tmp_path / "train.csv", store, runs=tmp_path / "runs")
     assert not found.known, "the question is which run wrote it"
-    assert [(use.run.id, use.role, use.path) for use in found.uses] == [(run.start.id, "data", "/d/train.csv")]
+    assert [(use.run.id, use.how, use.paths) for use in found.uses] == [(run.start.id, "data", ("/d/train.csv",))]
 
 
 def test_an_image_leads_to_its_runs(tmp_path: Path, store: Store) -> None:
@@ -321,7 +321,7 @@ def test_an_image_leads_to_its_runs(tmp_path: Path, store: Store) -> None:
     found = ask(run.start.image, store, runs=tmp_path / "runs")
     assert found.known
     assert found.run is None
-    assert {use.role for use in found.uses} == {"image", "spec", "source"}, "the fake record has one digest for all"
+    assert {use.how for use in found.uses} == {"image", "spec", "source"}, "the fake record has one digest for all"
 
 
 def test_invalid_and_ambiguous_words_are_refused(tmp_path: Path, store: Store) -> None:

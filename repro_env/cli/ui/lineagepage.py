@@ -11,7 +11,6 @@ from repro_env.cli.ui.page import Page
 if TYPE_CHECKING:
     from repro_env.api.lineage import Answer
     from repro_env.runs.lineage.families import Relative, Use
-    from repro_env.runs.lineage.producers import Origin
 
 _SHOWN = 20
 """Entries of a list that are shown without --all."""
@@ -107,7 +106,7 @@ def _row(relative: Relative) -> tuple[str, ...]:
     return (f"{indent}{short}", started, command, relative.run.ending, ", ".join(notes))
 
 
-def _origin(origin: Origin) -> str:
+def _origin(origin: Use) -> str:
     paths = ", ".join(origin.paths[:3]) + (f" and {len(origin.paths) - 3} more" if len(origin.paths) > 3 else "")
     if origin.how == "output":
         return f"run {origin.run.short}: {paths}, according to its record"
@@ -117,7 +116,7 @@ def _origin(origin: Origin) -> str:
 
 
 def _use(use: Use) -> str:
-    return f"{use.role}: {use.path}" if use.path else use.role
+    return f"{use.how}: {', '.join(use.paths)}" if use.paths else use.how
 
 
 def _notes(answer: Answer) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Literal
 
 import msgspec
 
@@ -14,6 +15,13 @@ EMPTY = f"sha256:{hashlib.sha256().hexdigest()}"
 """The digest of an empty file, which says nothing about its origin."""
 _MAX_RELATIVES = 5_000
 """The largest number of relatives in one direction."""
+
+
+_How = Literal["output", "checkpoints", "manifest", "data", "source", "spec", "image", "record"]
+EVIDENCE = ("output", "checkpoints", "manifest")
+"""Why a run is said to have written a file, the strongest evidence first. `output`: the record of the run has the file.
+`checkpoints`: it was written to a checkpoint directory of the run while it ran. `manifest`: the manifest of a checkpoint
+names the run, and the run is known."""
 
 
 class Edge(msgspec.Struct, frozen=True, order=True):
@@ -53,12 +61,13 @@ class Family(msgspec.Struct, frozen=True):
 
 
 class Use(msgspec.Struct, frozen=True):
-    """A digest in the record of a run."""
+    """A run that has a digest in its record, or in a checkpoint."""
 
     run: Run
-    role: str
-    """`output` or `checkpoints` if the run wrote it; otherwise `data`, `source`, `spec`, `image` or `record`."""
-    path: str
+    how: _How
+    """The run wrote the file if this is in `EVIDENCE`; otherwise the file is an input of the run, or its record."""
+    paths: tuple[str, ...]
+    """On this machine, but inside the run for checkpoints, and relative to the project for outputs; empty for specs and images."""
     digest: str
 
 
@@ -122,7 +131,7 @@ def uses(digest: str, runs: Iterable[Run], written: Mapping[str, Sequence[Writte
     found: list[Use] = []
     for run in sorted(runs, key=lambda run: run.id):
         start = run.start
-        files: list[tuple[str, str, str]] = []
+        files: list[tuple[_How, str, str]] = []
         if digest != EMPTY:
             files += [(file.how, file.sha256, file.path) for file in written.get(run.id, ())]
             files += [(fact.kind, fact.digest or "", fact.source) for fact in start.data]
@@ -135,5 +144,9 @@ def uses(digest: str, runs: Iterable[Run], written: Mapping[str, Sequence[Writte
             ("record", run.start_digest, f"{run.directory}/start.json"),
             ("record", run.end_digest, f"{run.directory}/end.json"),
         )
-        found += [Use(run, role, path, value) for role, value, path in candidates if value.startswith(prefix, 7)]
+        paths: dict[tuple[_How, str], list[str]] = {}
+        for how, value, path in candidates:
+            if value.startswith(prefix, 7):
+                paths.setdefault((how, value), []).append(path)
+        found += [Use(run, how, tuple(filter(None, paths[how, value])), value) for how, value in paths]
     return tuple(found)

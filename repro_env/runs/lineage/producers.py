@@ -8,12 +8,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, get_args
-
-import msgspec
 
 from repro_env.runs.lineage import families
-from repro_env.runs.lineage.families import Edge, Use
+from repro_env.runs.lineage.families import EVIDENCE, Edge, Use
 from repro_env.runs.lineage.knownruns import AllRuns
 from repro_env.runs.lineage.parents import run_containing
 from repro_env.runs.records import checkpointmanifest, records
@@ -21,50 +18,26 @@ from repro_env.runs.records.records import Run
 from repro_env.sandbox import outputs
 from repro_env.schema.errors import ReproEnvError, UsageError
 
-Evidence = Literal["output", "checkpoints", "manifest"]
-"""Why a run is said to have written a file, the strongest evidence first. `output`: the record of the run has the file.
-`checkpoints`: it was written to a checkpoint directory of the run while it ran. `manifest`: the manifest of a checkpoint
-names the run, and the run is known."""
-WRITTEN: Mapping[str, Evidence] = {"output": "output", "checkpoints": "checkpoints"}
-"""The roles of `Use` which mean that the run wrote the file."""
 
-
-class Origin(msgspec.Struct, frozen=True):
-    """A run that wrote the bytes."""
-
-    run: Run
-    how: Evidence
-    paths: tuple[str, ...]
-    """The paths of the outputs; the paths inside the run of the checkpoints; the paths of the manifests."""
-    digest: str
-
-
-def from_uses(uses: Sequence[Use]) -> list[Origin]:
-    """Return the runs that wrote a file with the digest, according to `families.uses`."""
-    groups: dict[tuple[str, str], list[Use]] = {}
-    for use in uses:
-        if use.role in WRITTEN:
-            groups.setdefault((use.run.id, use.digest), []).append(use)
-    return [
-        Origin(
-            first.run, WRITTEN[first.role], tuple(use.path for use in (first, *others) if use.role == first.role), first.digest
-        )
-        for first, *others in groups.values()
-    ]
+def from_uses(uses: Sequence[Use]) -> list[Use]:
+    """Return the uses in which a run wrote the file. An output that is also a checkpoint counts as an output."""
+    outputs = {(use.run.id, use.digest) for use in uses if use.how == "output"}
+    checkpoints = (use for use in uses if use.how == "checkpoints" and (use.run.id, use.digest) not in outputs)
+    return [*(use for use in uses if use.how == "output"), *checkpoints]
 
 
 def from_manifests(
-    files: Iterable[checkpointmanifest.File], digest: str, runs: Mapping[str, Run], exclude: Sequence[Origin]
-) -> list[Origin]:
+    files: Iterable[checkpointmanifest.File], digest: str, runs: Mapping[str, Run], exclude: Sequence[Use]
+) -> list[Use]:
     """Return the known runs (`runs`, by id) that manifests name for a digest, without those in `exclude`."""
     excluded = {origin.run.id for origin in exclude}
-    found: dict[str, Origin] = {}
+    found: dict[str, Use] = {}
     for file in files:
         run = runs.get(file.manifest.run)
         sha256 = find_digest(file, digest)
         if run is not None and run.id not in excluded and sha256:
             paths = (*(found[run.id].paths if run.id in found else ()), str(file.path))
-            found[run.id] = Origin(run, "manifest", paths, f"sha256:{sha256}")
+            found[run.id] = Use(run, "manifest", paths, f"sha256:{sha256}")
     return list(found.values())
 
 
@@ -76,19 +49,19 @@ def find_digest(file: checkpointmanifest.File, digest: str) -> str:
     return next((entry.sha256 for entry in file.manifest.files.values() if entry.sha256.startswith(prefix)), "")
 
 
-def check_unambiguous(word: str, origins: Sequence[Origin], uses: Sequence[Use]) -> None:
+def check_unambiguous(word: str, origins: Sequence[Use], uses: Sequence[Use]) -> None:
     """Raise `UsageError` if several digests match `word`."""
     matches = {origin.digest for origin in origins} | {use.digest for use in uses}
     if len(matches) > 1:
         raise UsageError(f"{len(matches)} digests in the records start with {word}", hint="enter more of the digest")
 
 
-def sort(origins: Iterable[Origin]) -> list[Origin]:
+def sort(origins: Iterable[Use]) -> list[Use]:
     """Sort origins by the strength of the evidence, then by the age of the run, the oldest first."""
-    return sorted(origins, key=lambda origin: (get_args(Evidence).index(origin.how), origin.run.id))
+    return sorted(origins, key=lambda origin: (EVIDENCE.index(origin.how), origin.run.id))
 
 
-def choose(origins: Sequence[Origin], container: Origin | None, claim: checkpointmanifest.File | None) -> Origin | None:
+def choose(origins: Sequence[Use], container: Use | None, claim: checkpointmanifest.File | None) -> Use | None:
     """Choose the run to describe: the run that contains the file, else the run in its manifest, else the first origin."""
     if container is not None:
         return container
@@ -105,7 +78,7 @@ class Producers:
         self._notes = notes
         self._searched: dict[Path, list[checkpointmanifest.File]] = {}
 
-    def recorded(self, path: Path, digest: str) -> Origin | None:
+    def recorded(self, path: Path, digest: str) -> Use | None:
         """Return the run whose directory holds a file, if the run's record has the file's path and digest.
 
         Otherwise, a note says what the record has instead.
@@ -125,7 +98,7 @@ class Producers:
         name = outputs.name_of(run.directory, path)
         recorded = next((output.sha256 for output in run.end.outputs if output.path == name), None)
         if recorded == digest:
-            return Origin(run, "output", (name,), digest)
+            return Use(run, "output", (name,), digest)
         if recorded is None:
             self._notes.append(f"{where}, but the record does not have it: it was added after the run")
         else:

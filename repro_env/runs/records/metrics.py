@@ -51,11 +51,7 @@ class Collected(msgspec.Struct, frozen=True):
 
 
 class _UnreadError(Exception):
-    """The reason why reading a file stopped. The numbers before that point count."""
-
-
-class _NoMetricsError(Exception):
-    """The reason why a file has no metrics. The numbers before it do not count."""
+    """The reason why reading a file stopped. The numbers that were found before it count."""
 
 
 class _Series:
@@ -88,17 +84,22 @@ class _Found:
         series = self.series.get(name)
         if series is None:
             if len(self.series) >= SERIES:
-                raise _NoMetricsError(f"more than {SERIES} names of numbers")
+                raise self.reject(f"more than {SERIES} names of numbers")
             if len(name) > _LONGEST:
-                raise _NoMetricsError(f"a name has more than {_LONGEST} characters")
+                raise self.reject(f"a name has more than {_LONGEST} characters")
             series = self.series[name] = _Series()
         series.add(value)
+
+    def reject(self, why: str) -> _UnreadError:
+        """Drop all series, because the file has other data than metrics."""
+        self.series.clear()
+        return _UnreadError(why)
 
 
 _Reader = Callable[[BinaryIO, str, _Found], None]
 """Adds the numbers of an open file to the series. The second argument is the name of the file.
 
-Raises `_UnreadError` and `_NoMetricsError`."""
+Raises `_UnreadError`."""
 
 
 def collect(files: Path, outputs: Sequence[Output]) -> Collected:
@@ -115,11 +116,8 @@ def collect(files: Path, outputs: Sequence[Output]) -> Collected:
         found = _Found()
         try:
             if count > _FILES or size > _BYTES or len(metrics) >= _ALL_SERIES:
-                raise _NoMetricsError("not read: the limit for all files of a run is reached")
+                raise _UnreadError("not read: the limit for all files of a run is reached")
             _read(locate(files, output.path), reader, found)
-        except _NoMetricsError as error:
-            unread.append(redact.line(f"{output.path} ({error})"))
-            continue
         except _UnreadError as error:
             unread.append(redact.line(f"{output.path} ({error})"))
         metrics += _metrics(output.path, found)
@@ -151,7 +149,7 @@ def _read(path: Path, reader: _Reader, found: _Found) -> None:
     except OSError as error:
         raise _UnreadError(str(error.strerror)) from None
     except (RecursionError, MemoryError):
-        raise _NoMetricsError("nested too deeply") from None
+        raise found.reject("nested too deeply") from None
 
 
 def _metrics(path: str, found: _Found) -> Iterable[Metric]:
@@ -176,7 +174,7 @@ def _metrics(path: str, found: _Found) -> Iterable[Metric]:
 def _read_all(file: BinaryIO) -> bytes:
     data = file.read(LARGEST + 1)
     if len(data) > LARGEST:
-        raise _NoMetricsError(f"larger than {LARGEST:,} bytes")
+        raise _UnreadError(f"larger than {LARGEST:,} bytes")
     return data
 
 
@@ -184,7 +182,7 @@ def _json(file: BinaryIO, name: str, found: _Found) -> None:
     try:
         value = _parse(_read_all(file))
     except ValueError:
-        raise _NoMetricsError("not valid JSON") from None
+        raise _UnreadError("not valid JSON") from None
     # A number or a list of numbers without a name is named after the file.
     _add_numbers(value, "" if isinstance(value, dict) or _has_names(value) else name.rpartition(".")[0], found)
 
@@ -205,7 +203,7 @@ def _json_lines(file: BinaryIO, name: str, found: _Found) -> None:  # noqa: ARG0
         if isinstance(value, dict):
             _add_numbers(value, "", found)
         elif not found.series:
-            raise _NoMetricsError(f"line {line_number} is not a JSON object")
+            raise _UnreadError(f"line {line_number} is not a JSON object")
         else:
             bad = bad or line_number
     if bad:
@@ -239,10 +237,10 @@ def _table(file: BinaryIO, name: str, found: _Found) -> None:
         rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
         columns = [cell.strip() for cell in next(rows, [])]
         if any(_NUMBER.fullmatch(cell) for cell in columns):
-            raise _NoMetricsError("the first row has numbers instead of names")
+            raise _UnreadError("the first row has numbers instead of names")
         duplicate = next((cell for cell in columns if cell and columns.count(cell) > 1), "") if len(columns) <= SERIES else ""
         if duplicate:
-            raise _NoMetricsError(f"two columns have the name {duplicate}")
+            raise _UnreadError(f"two columns have the name {duplicate}")
         text_columns: set[str] = set()
         for row in rows:
             for column, cell in zip(columns, row, strict=False):

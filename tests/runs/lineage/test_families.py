@@ -98,7 +98,7 @@ def test_a_digest_is_found_in_every_role() -> None:
     written = {"1": (Written("output", "log.txt", digest("log")), Written("output", "w.pt", digest("w")))}
 
     def roles(word: str) -> list[tuple[str, str, str]]:
-        return [(use.run.id, use.role, use.path) for use in families.uses(word, runs, written)]
+        return [(use.run.id, use.how, ", ".join(use.paths)) for use in families.uses(word, runs, written)]
 
     assert roles(digest("w")) == [("1", "output", "w.pt")]
     assert roles(digest("w")[:15]) == [("1", "output", "w.pt")]
@@ -120,4 +120,4 @@ def test_the_digest_of_a_spec_file_finds_its_runs() -> None:
     """The identity of a spec is not the digest of its file."""
     user = run(1)
     user = msgspec.structs.replace(user, start=msgspec.structs.replace(user.start, spec_file=digest("spec.json")))
-    assert [(use.run.id, use.role) for use in families.uses(digest("spec.json"), [user, run(2)], {})] == [("1", "spec")]
+    assert [(use.run.id, use.how) for use in families.uses(digest("spec.json"), [user, run(2)], {})] == [("1", "spec")]

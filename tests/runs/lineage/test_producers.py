@@ -7,7 +7,6 @@ import pytest
 
 from repro_env.runs.lineage import producers
 from repro_env.runs.lineage.families import EMPTY, Use
-from repro_env.runs.lineage.producers import Origin
 from repro_env.runs.records import checkpointmanifest
 from repro_env.schema.errors import UsageError
 from tests.runs.lineage.test_families import known, run
@@ -20,28 +19,18 @@ def manifest_file(directory: Path, **changes: Any) -> checkpointmanifest.File:
     return file
 
 
-def make_origin(number: int, how: Any = "output", digest: str = "sha256:ab") -> Origin:
-    return Origin(run(number), how, ("w",), digest)
+def make_origin(number: int, how: Any = "output", digest: str = "sha256:ab") -> Use:
+    return Use(run(number), how, ("w",), digest)
 
 
-def test_a_run_that_wrote_a_file_names_its_paths() -> None:
-    def use(number: int, role: str, path: str, digest: str = "sha256:ab") -> Use:
-        return Use(run(number), role, path, digest)
-
-    found = producers.from_uses(
-        [
-            *(use(1, "output", path) for path in ("a.pt", "b.pt")),
-            use(1, "checkpoints", "/c/a.pt"),
-            use(2, "data", "/d"),
-            use(2, "checkpoints", "/c/b.pt"),
-            use(2, "checkpoints", "/c/c.pt", "sha256:abc"),
-        ]
-    )
-    assert [(origin.run.id, origin.how, origin.paths, origin.digest) for origin in found] == [
-        ("1", "output", ("a.pt", "b.pt"), "sha256:ab"),
-        ("2", "checkpoints", ("/c/b.pt",), "sha256:ab"),
-        ("2", "checkpoints", ("/c/c.pt",), "sha256:abc"),
+def test_an_output_that_is_also_a_checkpoint_is_an_output() -> None:
+    output, data = Use(run(1), "output", ("a.pt", "b.pt"), "sha256:ab"), Use(run(2), "data", ("/d",), "sha256:ab")
+    checkpoints = [
+        Use(run(1), "checkpoints", ("/c/a.pt",), "sha256:ab"),
+        Use(run(2), "checkpoints", ("/c/b.pt",), "sha256:ab"),
+        Use(run(2), "checkpoints", ("/c/c.pt",), "sha256:abc"),
     ]
+    assert producers.from_uses([data, *checkpoints, output]) == [output, *checkpoints[1:]]
 
 
 def test_manifests_name_each_known_run_once(tmp_path: Path) -> None:
@@ -84,6 +73,6 @@ def test_the_chosen_run_contains_the_file_or_is_in_its_manifest_or_is_the_first(
 
 
 def test_an_ambiguous_digest_is_refused() -> None:
-    producers.check_unambiguous("ab", [make_origin(1), make_origin(2)], [Use(run(3), "data", "/d", "sha256:ab")])
+    producers.check_unambiguous("ab", [make_origin(1), make_origin(2)], [Use(run(3), "data", ("/d",), "sha256:ab")])
     with pytest.raises(UsageError, match="2 digests in the records start with"):
-        producers.check_unambiguous("ab", [make_origin(1)], [Use(run(3), "data", "/d", "sha256:abc")])
+        producers.check_unambiguous("ab", [make_origin(1)], [Use(run(3), "data", ("/d",), "sha256:abc")])
