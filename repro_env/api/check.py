@@ -69,8 +69,8 @@ def check(
         command = str(target.path)
         workspace = _workspace(opened.spec, opened.directory, given, is_captured=python is None)
         differences, missing = _compare_environment(opened.spec, opened.directory, target, workspace, environ, store, tell)
-    captured_source, captured, root = opened.spec.observed.source, code.captured_code(opened.spec), None
-    if project and captured_source is not None and captured is not None:
+    captured, root = opened.spec.observed.source, None
+    if project and captured is not None:
         chosen = sourcedirectory.choose(opened.spec, opened.directory, store=store, given=given)
         root = chosen.path
         if environment:
@@ -82,7 +82,8 @@ def check(
         if root is None:
             missing.append(NotCompared(what="source", why=f"{chosen.why}; name the directory of the code with --source"))
         else:
-            differences += code.compare(captured, code.live_code(captured_source, root, opened.directory, store))
+            live = code.live_code(captured, root, opened.directory, store)
+            differences += code.compare(code.captured_code(captured), live)
     if project and not environment and captured is None:
         raise DriftError("this spec has no source", where=str(opened.directory), hint="capture again with --source DIR")
     return CheckResult(

@@ -89,15 +89,16 @@ def _compare_specs(left: Spec, right: Spec) -> list[Difference]:
         why = "default of runs; the image is the same for every seed"
         differences.append(Difference("numerics", "seed", str(old_seed), str(new_seed), why))
     differences += code.differences_of_data(left.observed.data, right.observed.data)
-    old, new = code.captured_code(left), code.captured_code(right)
+    old, new = left.observed.source, right.observed.source
     if old is not None and new is not None:
-        differences += code.compare(old, new)
+        differences += code.compare(code.captured_code(old), code.captured_code(new))
+        if old.path != new.path:
+            differences.append(
+                Difference("source", "directory", old.path, new.path, "runs use this path for the code", counts=False)
+            )
     elif old is not None or new is not None:
-        was, now = ("" if side is None else f"{len(side.entries)} files" for side in (old, new))
+        was, now = ("" if source is None else f"{len(source.files)} files" for source in (old, new))
         differences.append(Difference("source", "source", was, now))
-    was, now = ("" if spec.observed.source is None else spec.observed.source.path for spec in (left, right))
-    if was and now and was != now:
-        differences.append(Difference("source", "directory", was, now, "runs use this path for the code", counts=False))
     return differences
 
 

@@ -32,15 +32,9 @@ class Code(msgspec.Struct, frozen=True, kw_only=True):
     """Captured, git-ignored files that are missing here: runs use the captured ones."""
 
 
-def captured_code(spec: Spec) -> Code | None:
-    """Return the source as it was captured; None for a spec without a source."""
-    source = spec.observed.source
-    if source is None:
-        return None
-    return Code(
-        entries=entries_from_notes(source.files),
-        git=source.git,
-    )
+def captured_code(source: Source) -> Code:
+    """Return the source as it was captured."""
+    return Code(entries=entries_from_notes(source.files), git=source.git)
 
 
 def live_code(source: Source, root: Path, spec_directory: Path, store: Store, *, without: Sequence[Path] = ()) -> Code:
@@ -86,14 +80,14 @@ def check_unchanged(spec: Spec, spec_directory: Path, *, frozen: bool, store: St
 
     With `frozen`, differences are accepted.
     """
-    source, captured = spec.observed.source, captured_code(spec)
-    if source is None or captured is None or frozen:
+    source = spec.observed.source
+    if source is None or frozen:
         return
     directory = sourcedirectory.choose(spec, spec_directory, store=store).path
     if directory is None:
         return
     live = live_code(source, directory, spec_directory, store)
-    lines = [f"{mark(difference)} {difference.what}" for difference in compare(captured, live) if difference.counts]
+    lines = [f"{mark(difference)} {difference.what}" for difference in compare(captured_code(source), live) if difference.counts]
     if lines:
         differ = "1 file differs" if len(lines) == 1 else f"{len(lines)} files differ"
         raise SourceError(
