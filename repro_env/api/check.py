@@ -141,7 +141,7 @@ def _compare_environment(
         why = f"new packages could not be identified: {error}"
         missing = [NotCompared(what="files of the environment", why=why)]
         return [*differences, *_compare_versions(spec, target, environ)], missing
-    return [*differences, *comparison.environments(captured, live, store).differences], []
+    return [*differences, *comparison.environments(captured, live, store)], []
 
 
 def with_captured_variables(spec: Spec, environ: Mapping[str, str]) -> dict[str, str]:

@@ -68,7 +68,7 @@ def diff(
     first, second = (
         operand if isinstance(operand, Side) else _inspect(operand, like, start, environ, store, tell) for operand in operands
     )
-    differences = list(comparison.environments(first, second, store).differences)
+    differences = list(comparison.environments(first, second, store))
     if len(specs) == 2:
         differences += _compare_specs(*specs)
     old, new = first.spec.expected.layers, second.spec.expected.layers

@@ -120,7 +120,7 @@ def _environment(left: Run, right: Run, here: Path, store: Store) -> tuple[list[
         if old is not None and new is not None:
             old_side = sides.spec_side(old.spec, old.directory, left.short, store)
             new_side = sides.spec_side(new.spec, new.directory, right.short, store)
-            found += compare.environments(old_side, new_side, store).differences
+            found += compare.environments(old_side, new_side, store)
         else:
             lost = [run for run, spec in ((left, old), (right, new)) if spec is None]
             names = ", ".join(f"the spec of {run.short} ({run.start.spec[7:19]})" for run in lost)

@@ -31,7 +31,7 @@ class Comparison(msgspec.Struct, frozen=True):
         return not self.not_compared and not any(difference.counts for difference in self.differences)
 
 
-def environments(left: Side, right: Side, store: Store) -> Comparison:
+def environments(left: Side, right: Side, store: Store) -> tuple[Difference, ...]:
     """Compare the identities of two environments and the recorded facts of their machines."""
     old, new = left.spec, right.spec
     is_base_different = any(pair.part == "base" for pair in identity.pairs(old.identity, new.identity))
@@ -45,7 +45,7 @@ def environments(left: Side, right: Side, store: Store) -> Comparison:
     only_wheels_differ = any(difference.why == _SAME_FILES for difference in differences) and not any(
         difference.counts for difference in differences
     )
-    return Comparison(sort_differences((*differences, *_compare_digests(old, new, only_wheels_differ=only_wheels_differ))))
+    return sort_differences((*differences, *_compare_digests(old, new, only_wheels_differ=only_wheels_differ)))
 
 
 def files(left: Side, right: Side, store: Store) -> tuple[Difference, ...]:
@@ -64,18 +64,12 @@ def _compare_trees(pair: Pair, left: Side, right: Side, store: Store) -> tuple[D
     try:
         differences = paths.differences(pair.part, left, right, store)
     except ArtifactError as error:
-        return (_tree_difference(pair, f"{_UNKNOWN}: {error}"),)
-    if differences:
-        return differences
-    # The digests differ, so there must be a difference even if no path has one.
-    moved = left.spec.identity.layout.prefix != right.spec.identity.layout.prefix
-    why = "the same files at another prefix" if moved else f"{_UNKNOWN}: all paths are equal"
-    return (_tree_difference(pair, why, moved=moved),)
-
-
-def _tree_difference(pair: Pair, why: str, *, moved: bool = False) -> Difference:
-    level, what = LEVEL[pair.part], f"files of the {pair.part}"
-    return Difference(level, what, _short(pair.left), _short(pair.right), why, moved=moved)
+        differences, moved, why = (), False, f"{_UNKNOWN}: {error}"
+    else:  # the digests differ, so there must be a difference even if no path has one
+        moved = left.spec.identity.layout.prefix != right.spec.identity.layout.prefix
+        why = "the same files at another prefix" if moved else f"{_UNKNOWN}: all paths are equal"
+    tree = Difference(LEVEL[pair.part], f"files of the {pair.part}", _short(pair.left), _short(pair.right), why, moved=moved)
+    return differences or (tree,)
 
 
 def _compare_builds(old: Wheel, new: Wheel, left: Spec, right: Spec, store: Store) -> list[Difference]:

@@ -248,15 +248,11 @@ def _printable(ignored: Ignored) -> Ignored:
 
 
 def _level(change: Change) -> Sameness:
+    """Return the level of a difference: numeric if only numbers with a fraction differ, and all of these are close."""
     if change.then is None or change.now is None:
         return "different"
-    return _level_of_texts(change.then, change.now)
-
-
-def _level_of_texts(then: str, now: str) -> Sameness:
-    """Return the level of two texts that differ: numeric if only numbers with a fraction differ, and all of these are close."""
-    old, new = _NUMBER.findall(then), _NUMBER.findall(now)
-    if len(old) != len(new) or not old or _NUMBER.sub("#", then) != _NUMBER.sub("#", now):
+    old, new = _NUMBER.findall(change.then), _NUMBER.findall(change.now)
+    if len(old) != len(new) or not old or _NUMBER.sub("#", change.then) != _NUMBER.sub("#", change.now):
         return "different"
     return "numeric" if all(_close(*pair) for pair in zip(old, new, strict=True)) else "different"
 
