@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from types import ModuleType
 from typing import Literal
 
 import msgspec
@@ -53,6 +52,7 @@ from repro_env.runs.start.request import (
 from repro_env.runs.start.snapshot import Snapshot
 from repro_env.runs.start.sourcedirectory import SourceDirectory
 from repro_env.sandbox import plan
+from repro_env.sandbox.host import HostRunner
 from repro_env.sandbox.runner import Runner
 from repro_env.sandbox.workspace import collect
 from repro_env.schema import redact
@@ -164,11 +164,13 @@ def run(options: RunOptions, opened: Opened, *, store: Store, tell: Tell, backen
         options = msgspec.structs.replace(options, runs=opened.runs)
     inputs = _prepare(options, opened.spec, opened.directory, has_backend=backend is not None, store=store, tell=tell)
     announce(inputs, tell)
-    backend = backend or _choose_backend(inputs, store)
+    if backend is None and options.runner == "host":
+        backend = HostRunner(inputs.source.tree, hidden=secrets_of(options))
+    elif backend is None:
+        backend = imageprogram.runner(inputs.spec, options, store, bytecode=inputs.bytecode, hidden=secrets_of(options))
     store.run_directories.add(inputs.runs, inputs.start.source.trees)
-    with store.lease.restrict_to(
-        _used_entries(inputs, store)
-    ):  # a run may take days: garbage collection may remove everything else
+    # A run may take days, and garbage collection may remove everything that it does not use.
+    with store.lease.restrict_to(_used_entries(inputs, store)):
         done = _run(inputs, backend, store, tell)
     advice: tuple[str, ...] = ()
     if done.end.outcome.exit_code and options.runner != "host":
@@ -188,7 +190,9 @@ def _prepare(options: RunOptions, spec: Spec, spec_directory: Path, *, has_backe
     for tag in options.tags:
         annotation.check_tag(tag)
     if options.runner == "docker":
-        _engine().check(options)
+        from repro_env.runs.execution import engine  # slow to import
+
+        engine.check(options)
     run_data = data.collect(
         options,
         spec,
@@ -283,7 +287,9 @@ def _prepare_image(
         tell.detail("the image is not on this machine yet; rebuilding it first")
         rebuild.rebuild(Opened(spec, spec_directory), store=store, tell=tell)
     if options.runner == "docker":
-        _engine().load(spec, store, tell)
+        from repro_env.runs.execution import engine  # slow to import
+
+        engine.load(spec, store, tell)
     return None if has_backend else bytecode.of_image(spec, options, store=store, tell=tell)
 
 
@@ -384,36 +390,14 @@ def _run(inputs: Inputs, backend: Runner, store: Store, tell: Tell) -> FinishedR
             checkpointstate.write(recording.directory, checkpointstate.AFTER, after)
         except ReproEnvError as error:
             tell.warn(f"the list of the checkpoint files after the run could not be written: {error}")
-        run = FinishedRun(recording.directory, start, end, failures=failures)
-        _finish(recording, run, tell)
-    return run
-
-
-def _finish(recording: records.Recording, run: FinishedRun, tell: Tell) -> None:
-    """Write the end. An error is raised only if the command itself succeeded."""
-    try:
-        recording.finish(run.end)
-    except ReproEnvError as error:
-        tell.warn(f"the run is finished, but its end could not be recorded: {error}")
-        recording.close()
-        if run.end.outcome.exit_code == 0:
-            raise
-
-
-def _choose_backend(inputs: Inputs, store: Store) -> Runner:
-    options, spec, source = inputs.options, inputs.spec, inputs.source
-    if options.runner != "host":
-        return imageprogram.runner(spec, options, store, bytecode=inputs.bytecode, hidden=secrets_of(options))
-    from repro_env.sandbox.host import HostRunner
-
-    return HostRunner(source.tree, hidden=secrets_of(options))
-
-
-def _engine() -> ModuleType:
-    """Import the Docker runner only when it is used, because the import is slow."""
-    from repro_env.runs.execution import engine
-
-    return engine
+        try:
+            recording.finish(end)
+        except ReproEnvError as error:
+            tell.warn(f"the run is finished, but its end could not be recorded: {error}")
+            recording.close()
+            if outcome.exit_code == 0:  # otherwise, the exit code of the command is more important
+                raise
+    return FinishedRun(recording.directory, start, end, failures=failures)
 
 
 def signal_name(number: int) -> str:

@@ -129,7 +129,7 @@ def _print(result: CaptureResult) -> None:
     rows += _attention("edited", observed.edited)
     if observed.source is not None:
         rows.append(("source", f"{observed.source.path}, {size(observed.source.size)}"))
-    excluded = [row for row in observed.excluded if row.why not in exclusions.USUAL_REASONS or _is_verbose()]
+    excluded = [row for row in observed.excluded if row.why not in exclusions.USUAL_REASONS or messages.Screen.level == "verbose"]
     excluded.sort(key=lambda row: (-row.size, row.path))
     rows += _attention("left out", [f"{row.path}{f' ({size(row.size)})' if row.size else ''}: {row.why}" for row in excluded])
     if observed.source is not None and any(row.why.startswith("git-ignored") for row in excluded):
@@ -143,13 +143,9 @@ def _print(result: CaptureResult) -> None:
 
 def _attention(label: str, items: Sequence[str]) -> list[tuple[str, str]]:
     """The rows of a list: the first entries with the number of the others, or all with --verbose."""
-    shown = items if _is_verbose() else items[:_SHOWN]
+    shown = items if messages.Screen.level == "verbose" else items[:_SHOWN]
     more = [("", f"and {len(items) - len(shown):,} more (`repro-env show --all` lists them)")] if len(items) > len(shown) else []
     return [*((f"  {label}", item) for item in shown), *more]
-
-
-def _is_verbose() -> bool:
-    return messages.Screen.level == "verbose"
 
 
 def _variable_notes(observed: Variables) -> Iterator[str]:

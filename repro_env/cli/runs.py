@@ -16,7 +16,6 @@ from repro_env.cli.ui.options import (
     RunArgument,
     RunsOption,
     argument,
-    find_run,
     flag,
     parse_path,
     runs_option,
@@ -72,7 +71,7 @@ def show(
     runs: RunsOption = None,
 ) -> None:
     """Show a run. The page has its command, environment, data, metrics, outputs and notes."""
-    run = records.read(find_run(run_id, runs))
+    run = records.read(_find(run_id, runs))
     annotations = annotation.of(run.directory)
     try:
         verdict = verdicts.last(run.directory)
@@ -102,7 +101,7 @@ def get(
     runs: RunsOption = None,
 ) -> None:
     """Copy outputs of a run to a directory."""
-    run = records.read(find_run(run_id, runs))
+    run = records.read(_find(run_id, runs))
     if run.state == "interrupted":
         use_case.finish_interrupted(run, Store.open())
     copies = use_case.copy_outputs(run, glob, to.resolve(), force=force, tell=messages.say)
@@ -120,7 +119,7 @@ def logs(
     runs: RunsOption = None,
 ) -> None:
     """Print the output of a run's command. Its stdout goes to stdout, its stderr to stderr."""
-    directory = find_run(run_id, runs)
+    directory = _find(run_id, runs)
     lines = use_case.read_logs(directory)
     if messages.Screen.json:
         by_name: dict[str, list[str]] = {}
@@ -154,7 +153,7 @@ def note(
     runs: RunsOption = None,
 ) -> None:
     """Add a note to a run, with the current time. Notes are never overwritten."""
-    directory = find_run(run_id, runs)
+    directory = _find(run_id, runs)
     annotation = use_case.note(directory, " ".join(words), decision=decision, by=by)
     if messages.answer_in_json({"run": directory.name, "annotation": annotation}):
         return
@@ -164,13 +163,13 @@ def note(
 
 def tag(run_id: RunArgument, tags: _Tags, by: _By = "", runs: RunsOption = None) -> None:
     """Add tags to a run. `runs gc` never removes a run that has a tag."""
-    directory = find_run(run_id, runs)
+    directory = _find(run_id, runs)
     _print_tags(directory, use_case.tag(directory, tags, by=by), runs)
 
 
 def untag(run_id: RunArgument, tags: _Tags, by: _By = "", runs: RunsOption = None) -> None:
     """Remove tags from a run. Removed tags stay in the history."""
-    directory = find_run(run_id, runs)
+    directory = _find(run_id, runs)
     _print_tags(directory, use_case.untag(directory, tags, by=by), runs)
 
 
@@ -180,6 +179,11 @@ def _print_tags(directory: Path, tags: tuple[str, ...], runs: Path | None) -> No
         return
     messages.result(f"{directory.name}: {', '.join(tags) or 'no tags'}")
     messages.say(f"next: repro-env runs list{runs_option(runs)}")
+
+
+def _find(run_id: str, runs: Path | None) -> Path:
+    """The directory of a run. Raises `RecordError` if no run has the name."""
+    return records.find(use_case.find_runs_directory(runs), run_id)
 
 
 def _row(run: Run, tags: Sequence[str] | None) -> tuple[str, ...]:

@@ -97,14 +97,6 @@ AllOption = Annotated[bool, flag("--all", "Show complete lists. Default: the fir
 DryRunOption = Annotated[bool, flag("--dry-run", "Print what the command would do; change nothing.")]
 
 
-def find_run(name: str, runs: Path | None) -> Path:
-    """The directory of a run. Raises `RecordError` if no run has the name."""
-    from repro_env.api.runs import find_runs_directory
-    from repro_env.runs.records import records
-
-    return records.find(find_runs_directory(runs), name)
-
-
 def runs_option(runs: Path | None) -> str:
     """The text ` --runs DIR` for a suggested command; empty if the option was not given."""
     return "" if runs is None else f" --runs {shlex.quote(str(runs))}"

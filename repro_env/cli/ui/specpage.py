@@ -40,9 +40,10 @@ def add(shown: Shown, page: Page) -> None:
     page.row("names only", f"{len(named):,}: {', '.join(named)}" if named else "")
     _layers(shown, page)
     _blobs(shown, page)
+    unknown = [*observed.unknown, *(f"frameworks: {line}" for line in observed.frameworks.unknown)]
     for name, about, lines in (
         ("notes", "for your information", observed.notes),
-        ("unknown", "could not be determined, or is not in the spec", list(_unknown(spec))),
+        ("unknown", "could not be determined, or is not in the spec", unknown),
     ):
         if lines:
             page.heading(name, about)
@@ -81,14 +82,11 @@ def _distributions(spec: Spec, page: Page) -> None:
     )
     if artifacts:
         page.row("by size", "largest first:")
-        rows = [
-            (
-                f"{artifact.name} {artifact.version}{_directory(getattr(artifact, 'site', 0), spec)}",
-                size(artifact.size),
-                ("conda, " if isinstance(artifact, CondaPackage) else "") + origins.get(artifact.sha256, "unknown"),
-            )
-            for artifact in artifacts
-        ]
+        rows = []
+        for artifact in artifacts:
+            name = f"{artifact.name} {artifact.version}{_directory(getattr(artifact, 'site', 0), spec)}"
+            kind = "conda, " if isinstance(artifact, CondaPackage) else ""
+            rows.append((name, size(artifact.size), kind + origins.get(artifact.sha256, "unknown")))
         page.table(rows, indent=4)
 
 
@@ -195,33 +193,21 @@ def _code(spec: Spec, page: Page) -> None:
 
 
 def _data(spec: Spec, page: Page) -> None:
-    if spec.observed.data:
+    if data := spec.observed.data:
         page.heading("data", "recorded by digest, not copied")
-        rows = [
-            (
-                entry.path,
-                f"{entry.files:,} file{'s' * (entry.files != 1)}",
-                size(entry.size),
-                entry.digest[7:19],
-            )
-            for entry in spec.observed.data
-        ]
-        page.table(rows)
+        counts = [f"{entry.files:,} file{'s' * (entry.files != 1)}" for entry in data]
+        page.table([(entry.path, count, size(entry.size), entry.digest[7:19]) for entry, count in zip(data, counts, strict=True)])
 
 
 def _layers(shown: Shown, page: Page) -> None:
     stored = sum(layer.stored for layer in shown.layers)
     page.heading("layers", f"{len(shown.layers)}, lowest first; {stored} in the store")
-    rows = [
-        (
-            layer.kind,
-            layer.diff_id[7:19],
-            size(layer.size) if layer.size else "",
-            "stored" if layer.stored else "",
-            _shorten(_package(name, shown.spec) for name in layer.holds),
-        )
-        for layer in shown.layers
-    ]
+    rows = []
+    for layer in shown.layers:
+        packages = [_package(name, shown.spec) for name in layer.holds]
+        holds = ", ".join(packages[:4]) + (f" and {len(packages) - 4} more" if len(packages) > 4 else "")
+        state = "stored" if layer.stored else ""
+        rows.append((layer.kind, layer.diff_id[7:19], size(layer.size) if layer.size else "", state, holds))
     page.table(rows)
 
 
@@ -237,23 +223,12 @@ def _blobs(shown: Shown, page: Page) -> None:
     page.table(rows)
 
 
-def _unknown(spec: Spec) -> Iterator[str]:
-    observed = spec.observed
-    yield from observed.unknown
-    yield from (f"frameworks: {line}" for line in observed.frameworks.unknown)
-
-
 def _count(names: Iterable[str]) -> str:
     return ", ".join(f"{count:,} {name}" for name, count in _sort(Counter(names)))
 
 
 def _sort(counts: Counter[str]) -> list[tuple[str, int]]:
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-
-
-def _shorten(names: Iterable[str]) -> str:
-    names = list(names)
-    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
 def _package(text: str, spec: Spec) -> str:
