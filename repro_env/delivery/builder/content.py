@@ -65,7 +65,7 @@ class Group(Content):
     """A layer of distributions or conda packages."""
 
     def __init__(self, diff_id: str, parts: Iterable[Part], store: Store, stack: ExitStack) -> None:
-        """`stack` removes unpacked packages at its end. Raises `ArtifactError` if a part cannot be installed."""
+        """`stack` closes wheels and removes unpacked packages at its end. Raises `ArtifactError` if a part cannot be installed."""
         super().__init__(diff_id)
         opened = {part.artifact.key: _open(part, store, stack) for part in parts}
         installed = {key: files for key, (files, _) in opened.items()}
@@ -151,7 +151,9 @@ def _open(part: Part, store: Store, stack: ExitStack) -> tuple[rule.Installed, C
     installed = rule.canonical(part.facts, part.layout, name=part.artifact.name)
     if part.location.origin != "live":
         # Its files are not checked again: its sha256 was, and the diff ID covers every byte of the layer.
-        return installed, WheelContents(Path(part.location.where), installed)
+        contents = WheelContents(Path(part.location.where), installed)
+        stack.callback(contents.close)
+        return installed, contents
     live = FileContents(Path(part.location.where))
     return installed, _CheckedContents(DistributionContents(installed, live, frozenset(), None))
 
