@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from repro_env.cli import app
+from repro_env.schema import run, spec
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = (ROOT / "docs" / "reference.md").read_text()
@@ -140,3 +141,23 @@ def test_the_public_interface_is_in_the_reference() -> None:
     given = inspect.signature(checkpoint.Checkpoint).parameters.values()
     assert {one.name for one in given if one.kind is one.KEYWORD_ONLY} - words == set()
     assert {name for name in vars(checkpoint.Checkpoint) if name[0] != "_"} - words == set()
+
+
+def test_the_reference_names_every_field_of_a_spec() -> None:
+    parts = (("identity", spec.Identity), ("defaults", spec.Defaults), ("hints", spec.Hints), ("observed", spec.Observed))
+    names = {(part, field) for part, kind in parts for field in kind.__struct_fields__}
+    found, part = set(), ""
+    table = REFERENCE.partition("\n### Fields of the spec\n")[2].partition("\nThe spec digest")[0]
+    for row in table.splitlines():
+        for above, field in re.findall(r"`([a-z]*)\.([a-z_]+)`", row.split(" | ")[0]):
+            part = above or part
+            found.add((part, field))
+    assert found == names
+
+
+@pytest.mark.parametrize(("name", "kind"), [("start.json", run.Start), ("end.json", run.End)])
+def test_the_reference_names_every_field_of_a_record(name: str, kind: Any) -> None:
+    table = REFERENCE.partition(f"\n| `{name}` | content |\n|---|---|\n")[2].partition("\n\n")[0]
+    cells = [row.split(" | ")[0] for row in table.splitlines()]
+    found = {field for cell in cells for field in re.findall(r"`([a-z_]+)`", cell)}
+    assert found == set(kind.__struct_fields__) - {"schema"}
