@@ -61,6 +61,7 @@ def test_a_kill_at_any_file_operation_leaves_an_intact_checkpoint(tmp_path: Path
     assert int(place.run("operations.py", str(tmp_path), str(stride), cwd=tmp_path)) > 100 // stride
 
 
+@pytest.mark.soak
 def test_training_resumes_within_an_epoch_with_another_number_of_workers(tmp_path: Path) -> None:
     """Keyed samples do not depend on the number of workers."""
     options = ("--workers", "2", "--every", "3", "--epochs", "2")

@@ -372,7 +372,7 @@ print(weight.tolist(), len(graphs) > 0)
     assert torch.traces("none") == {}
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_lightning_and_the_trainer_of_transformers_are_traced(tmp_path: Path) -> None:
     python = os.environ.get("REPRO_ENV_TEST_TRAINERS", "")
     need(python, "`make trainers`, and name its Python in REPRO_ENV_TEST_TRAINERS")

@@ -226,7 +226,11 @@ WHEELS: dict[str, Callable[[], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("name", WHEELS)
+LONG_COUNT = ("WHEEL inflates to 256 MB", "100 000 members")
+"""Wheels that only `make soak` tries."""
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.soak] if name in LONG_COUNT else []) for name in WHEELS])
 def test_wheels_that_differ_from_the_installed_one_are_not_used(ground: Ground, server: Server, name: str) -> None:
     """None of them is what is installed, so the distribution is bundled, and says why."""
     data = WHEELS[name]()

@@ -37,7 +37,7 @@ def environment(at: Ground, packages: Sequence[str], prefix: str = "conda") -> N
     once()
 
 
-@case("conda: packages of every kind, one made by a link script, two that own one file")
+@case("conda: packages of every kind, one made by a link script, two that own one file", soak=True)
 def every_kind(at: Ground) -> None:
     environment(at, EVERYTHING)
 

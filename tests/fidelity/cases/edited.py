@@ -28,7 +28,7 @@ def stray(at: Ground) -> None:
     at.write(at.site / "sitecustomize.py", "import sys\nsys.CUSTOMIZED = True\n")
 
 
-@case("data written after install (a downloaded model)")
+@case("data written after install (a downloaded model)", soak=True)
 def data_after_install(at: Ground) -> None:
     at.plain()
     at.write(at.site / "beta" / "cache" / "model.bin", bytes(range(256)) * 100)
@@ -181,7 +181,7 @@ def dotfiles(at: Ground) -> None:
     at.write(at.site / ".alpha.py.swp", "swap\n")
 
 
-@case("modules that are bytecode only")
+@case("modules that are bytecode only", soak=True)
 def sourceless(at: Ground) -> None:
     at.plain()
     at.write(at.site / "closed.py", "VALUE = 'no source'\n")

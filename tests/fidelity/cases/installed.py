@@ -11,7 +11,7 @@ from tests.fidelity.case import case
 from tests.fidelity.ground import Ground
 
 
-@case("a local wheel that was deleted since")
+@case("a local wheel that was deleted since", soak=True)
 def deleted_wheel(at: Ground) -> None:
     at.plain()
     wheel = at.wheel(
@@ -74,7 +74,7 @@ setuptools.setup()
 """
 
 
-@case("a VCS install at a commit, the repository gone")
+@case("a VCS install at a commit, the repository gone", soak=True)
 def vcs(at: Ground) -> None:
     at.plain()
     root = at.sources("versioned")
@@ -194,7 +194,7 @@ def plugins(at: Ground) -> None:
     at.pip("plugged")
 
 
-@case("a distribution without RECORD, as the system's packager leaves it")
+@case("a distribution without RECORD, as the system's packager leaves it", soak=True)
 def no_record(at: Ground) -> None:
     at.plain()
     at.pip("gamma==1.0")

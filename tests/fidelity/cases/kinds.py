@@ -60,7 +60,7 @@ def long_path(at: Ground) -> None:
     at.pip("alpha", "placed")
 
 
-@case("a venv that was renamed: its scripts start nothing")
+@case("a venv that was renamed: its scripts start nothing", soak=True)
 def renamed(at: Ground) -> None:
     at.plain()
     at.prefix.rename(at.project / "renamed")

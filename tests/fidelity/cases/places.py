@@ -10,7 +10,7 @@ from tests.fidelity.case import case
 from tests.fidelity.ground import Ground
 
 
-@case("a .pth file with a path outside")
+@case("a .pth file with a path outside", soak=True)
 def pth(at: Ground) -> None:
     at.plain()
     at.write(at.root / "shared" / "library.py", "VALUE = 'from a directory outside'\n")
@@ -25,7 +25,7 @@ def pth_code(at: Ground) -> None:
     at.write(at.site / "zz-hook.pth", f"import sys; sys.path.insert(1, {str(at.root / 'hooked')!r})\n")
 
 
-@case("PYTHONPATH with two directories")
+@case("PYTHONPATH with two directories", soak=True)
 def python_path(at: Ground) -> None:
     at.plain()
     at.write(at.root / "one" / "common.py", "VALUE = 'one'\n")
