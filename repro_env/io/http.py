@@ -13,7 +13,7 @@ import re
 import threading
 import time
 import urllib.parse
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -125,7 +125,7 @@ def _continue(_: int) -> None:
     pass
 
 
-def download(get: Get, where: str, size: int = -1, pause: Callable[[int], None] = _continue) -> Iterator[bytes]:
+def download(get: Get, where: str, size: int = -1, pause: Callable[[int], None] = _continue) -> Generator[bytes, None, None]:
     """Yield the bytes of a file. A transfer that was cut off is resumed as often as each try makes progress.
 
     Only the length is checked. `get` answers with status 200 or 206. `size`: the expected size, or -1 for that of the first

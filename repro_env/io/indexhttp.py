@@ -10,7 +10,7 @@ import contextlib
 import os
 import threading
 import urllib.parse
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -122,7 +122,7 @@ class Session:
             "BinaryIO", RangeFile(lambda headers: self._open(url, headers, expected=(200, 206, 416), plain=True), redact.url(url))
         )
 
-    def download(self, url: str) -> Iterator[bytes]:
+    def download(self, url: str) -> Generator[bytes, None, None]:
         """Yield the bytes of a file. A transfer that was cut off is resumed. Only the length is checked."""
         path = local_path(url)
         if path is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import urllib.parse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from itertools import chain
 
 from repro_env.io.http import LATER, TRIES, Answer, cut_error, download
@@ -115,7 +115,7 @@ class Registry:
 
     # Blobs
 
-    def blob(self, repository: str, digest: str, size: int) -> Iterator[bytes]:
+    def blob(self, repository: str, digest: str, size: int) -> Generator[bytes, None, None]:
         """The bytes of a blob. The digest is verified after the last chunk, so an error may follow any chunk.
 
         An interrupted transfer is resumed. Never yields more than `size` bytes. Raises `NetworkError`, or `ArtifactError` for other
@@ -133,13 +133,16 @@ class Registry:
                     raise ArtifactError(what, where=where, hint=_DAMAGED)
                 yield answer
 
-        received = Measured(download(get, where, size, self.server.web.pause) if size else ())
-        for chunk in chain(received, (b"",)):  # so that an empty blob is checked too
-            if received.size > size:
-                raise ArtifactError(f"this blob is longer than the stated {size:,} bytes", where=where, hint=_DAMAGED)
-            if received.size == size and received.digest != digest:
-                raise ArtifactError(f"this blob has other bytes, with the digest {received.digest}", where=where, hint=_DAMAGED)
-            yield chunk
+        # Closed here, because the answer of an error would otherwise stay open as long as the error.
+        with contextlib.closing(download(get, where, size, self.server.web.pause)) as chunks:
+            received = Measured(chunks)
+            for chunk in chain(received, (b"",)):  # so that an empty blob is checked too
+                if received.size > size:
+                    raise ArtifactError(f"this blob is longer than the stated {size:,} bytes", where=where, hint=_DAMAGED)
+                if received.size == size and received.digest != digest:
+                    what = f"this blob has other bytes, with the digest {received.digest}"
+                    raise ArtifactError(what, where=where, hint=_DAMAGED)
+                yield chunk
 
     def small(self, repository: str, descriptor: Descriptor | Blob) -> bytes:
         """A small blob, such as a config or document. Raises as `blob`, and for a blob of more than 8 MiB."""

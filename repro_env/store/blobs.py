@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from pathlib import Path
 
 from repro_env.io.files import room, sha256_of
@@ -85,10 +85,13 @@ def _key(path: Path) -> str | None:
 
 
 def write_hashed(path: Path, chunks: Iterable[bytes]) -> Measured:
-    """Write a new file with mode 0444. Returns its digest and size."""
+    """Write a new file with mode 0444. Returns its digest and size. A generator of `chunks` is closed, also if this fails."""
     measured = Measured(chunks)
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "wb", buffering=1 << 18) as file:
+    with contextlib.ExitStack() as stack:
+        if isinstance(chunks, Generator):
+            stack.callback(chunks.close)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        file = stack.enter_context(os.fdopen(fd, "wb", buffering=1 << 18))
         file.writelines(measured)
         file.flush()
         os.fchmod(fd, 0o444)

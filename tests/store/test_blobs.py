@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from repro_env.schema.errors import ArtifactError, DiskError, StoreError
+from repro_env.store.blobs import write_hashed
 from repro_env.store.store import Store
 
 DATA = os.urandom(700_000)
@@ -115,3 +116,21 @@ def test_a_full_disk_is_reported_and_nothing_is_left_behind(small_disk: Path) ->
     after = os.statvfs(small_disk)
     assert (after.f_bfree, after.f_ffree) == (before.f_bfree, before.f_ffree)
     assert store.blobs.put(_chunks(DATA), DIGEST, where="example.org").read_bytes() == DATA
+
+
+def test_a_source_that_is_not_read_to_its_end_is_closed_at_once(tmp_path: Path) -> None:
+    """Not when the error is forgotten: a download would keep its connection as long."""
+    closed = []
+
+    def chunks() -> Iterator[bytes]:
+        try:
+            while True:
+                yield b"x" * 1024
+        finally:
+            closed.append(True)
+
+    source = chunks()
+    next(source)
+    with pytest.raises(FileNotFoundError) as caught:
+        write_hashed(tmp_path / "missing" / "blob", source)
+    assert closed, caught

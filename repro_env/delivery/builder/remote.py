@@ -6,6 +6,7 @@ completely and stored in the spec's `blobs/`, as if the capture had written it.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Lock
@@ -143,9 +144,10 @@ class Copies:
             registry.close()
 
     def _bytes(self, offer: Offer) -> Iterator[bytes]:
-        for chunk in offer.registry.blob(offer.repository, offer.digest, offer.size):
-            self._received(len(chunk))
-            yield chunk
+        with contextlib.closing(offer.registry.blob(offer.repository, offer.digest, offer.size)) as chunks:
+            for chunk in chunks:
+                self._received(len(chunk))
+                yield chunk
 
     def _failed(self, error: ReproEnvError) -> None:
         if str(error) not in map(str, self.failures):

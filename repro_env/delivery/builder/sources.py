@@ -260,13 +260,14 @@ class Sources:
     def _download(self, location: Location, artifact: Artifact) -> Iterator[bytes]:
         """Download at most as many bytes as the artifact has: a server may send without end."""
         remaining = artifact.size
-        for chunk in self._session.download(location.where):
-            remaining -= len(chunk)
-            if remaining < 0:
-                what = f"the server sends more than the {artifact.size} bytes of {artifact.filename}"
-                raise ArtifactError(what, where=str(location), hint=_CHANGED)
-            self.received.add(len(chunk))
-            yield chunk
+        with contextlib.closing(self._session.download(location.where)) as chunks:
+            for chunk in chunks:
+                remaining -= len(chunk)
+                if remaining < 0:
+                    what = f"the server sends more than the {artifact.size} bytes of {artifact.filename}"
+                    raise ArtifactError(what, where=str(location), hint=_CHANGED)
+                self.received.add(len(chunk))
+                yield chunk
 
     @property
     def _session(self) -> Session:
