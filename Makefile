@@ -41,8 +41,8 @@ WITH = REPRO_ENV_TEST_PYTHONS=$(CURDIR)/$(TRAINERS)/bin/python REPRO_ENV_TEST_TR
 test: trainers ## the whole test suite but the long counts
 	$(WITH) $(DEV)/bin/python -m pytest -m "not soak" -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
-# Fast, and most of what may depend on the version of Python: formats, statistics, reading of other tools' files.
-QUICK := oci schema io runs/records compare environment/python environment/wheels
+# Fast, and most of what may depend on the version of Python: formats, processes, reading of other tools' files.
+QUICK := oci schema io runs/records environment/python environment/wheels
 
 pythons: trainers ## the quick tests under the oldest and the newest other Python of this machine
 	@set -e; for python in $$($(DEV)/bin/python -m tests.pythons); do \

@@ -47,7 +47,7 @@ TABLE = {
         ),
     ),
 }
-LONG_COUNT = ("transformer", "forest", "lightning")
+LONG_COUNT = ("transformer", "forest", "lightning", "trainer")
 """Rows that only `make soak` runs."""
 CLOCKS = ("events.out.tfevents", "trainer_state.json", "lit.log", "hydra.yaml", "training_args.bin")
 """Files with times, hosts or directories of the moment in them, by a part of their name."""

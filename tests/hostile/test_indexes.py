@@ -226,7 +226,7 @@ WHEELS: dict[str, Callable[[], bytes]] = {
 }
 
 
-LONG_COUNT = ("WHEEL inflates to 256 MB", "100 000 members")
+LONG_COUNT = ("WHEEL inflates to 256 MB", "a member inflates to 1 GB", "100 000 members")
 """Wheels that only `make soak` tries."""
 
 

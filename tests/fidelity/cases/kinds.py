@@ -21,7 +21,7 @@ def by_uv(at: Ground, mode: str) -> None:
     at.uv("pip", "install", "-q", "--link-mode", mode, "--python", at.python, "alpha", "beta")
 
 
-@case("uv: no pip, files hard-linked to its cache")
+@case("uv: no pip, files hard-linked to its cache", soak=True)
 def uv_hardlink(at: Ground) -> None:
     by_uv(at, "hardlink")
 
@@ -105,7 +105,7 @@ def version_managed(at: Ground) -> None:
     at.pip("alpha", "placed")
 
 
-@case("Debian's python3 itself")
+@case("Debian's python3 itself", soak=True)
 def debian(at: Ground) -> None:
     at.python = debians()
 

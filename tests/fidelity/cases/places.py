@@ -133,7 +133,7 @@ def zip_on_pth(at: Ground) -> None:
     at.write(at.site / "archives.pth", f"{wheel}\n")
 
 
-@case("a library beside the environment, found through RPATH")
+@case("a library beside the environment, found through RPATH", soak=True)
 def rpath(at: Ground) -> None:
     at.plain()
     library = at.compiled(at.root / "native" / "libanswer.so")
