@@ -15,7 +15,6 @@ from pathlib import Path
 import msgspec
 
 from repro_env.environment.git.command import NOT_TEXT
-from repro_env.environment.secrets.bundles import SecretSearch
 from repro_env.environment.source.exclusions import MANY, Rules
 from repro_env.environment.system.tree import parent_directories
 from repro_env.io.files import Found, chunks_of, walk
@@ -188,6 +187,8 @@ def _data(listed: Sequence[Found], found: Sequence[Found], rules: Rules, limit: 
 
 def _check_secrets(root: Path, found: Sequence[Found], declared: Sequence[str], cache: FactCache | None) -> list[str]:
     """Return notes on files that the user declared not secret. Raises `SourceError` with all other secrets."""
+    from repro_env.environment.secrets.bundles import SecretSearch  # slow to import, and `exec` does not search
+
     search = SecretSearch(declared, cache)
     try:
         search.search_tree(found, lambda file: chunks_of(root / file.path))
