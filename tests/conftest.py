@@ -37,7 +37,6 @@ LONG = (
     *TOGETHER["torch"],
     *TOGETHER["captured"],
     "fidelity/test_cases.py",
-    "e2e/test_plain_user.py",
     "hostile/test_environments.py",
     "e2e/",
     "hostile/",

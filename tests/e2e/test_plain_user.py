@@ -17,10 +17,8 @@ from tests.e2e import parts
 from tests.parts import BASE_PYTHON, need
 
 CLONE = "tests/e2e/test_clone.py::test_a_clone_runs_its_own_code_at_the_captured_path"
-PART = f"tests/e2e/test_inside.py {CLONE}"
-"""What is run again. `tests/sandbox` starts its runs as root and as a plain user anyhow; the other tests do not depend on the user."""
-MORE = "tests/e2e/test_data.py tests/e2e/test_bad_input.py tests/e2e/test_training.py tests/guest tests/sandbox tests/store"
-"""What is run again in the long counts."""
+SUITE = f"tests/e2e/test_inside.py {CLONE} tests/e2e/test_data.py tests/e2e/test_bad_input.py tests/e2e/test_training.py tests/guest tests/sandbox tests/store"
+"""What is run again. In `make test`, `tests/sandbox` starts its runs as root and as a plain user."""
 
 
 class User(NamedTuple):
@@ -105,11 +103,10 @@ def test_the_demo_runs_as_a_plain_user(user: User) -> None:
     assert "files are byte-equal" in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.root
 @pytest.mark.timeout(1000)  # a suite of its own
-@pytest.mark.parametrize("part", [PART, pytest.param(MORE, marks=pytest.mark.soak)], ids=["part", "more"])
-def test_the_test_suite_passes_as_a_plain_user(user: User, part: str) -> None:
+def test_the_test_suite_passes_as_a_plain_user(user: User) -> None:
     """Without the environment of trainers: lockfiles/venv.sh makes two others in `make demo`, and torch is for root's own tests."""
     done = user.make("dev")
     assert done.returncode == 0, done.stdout[-6000:]
@@ -119,7 +116,7 @@ def test_the_test_suite_passes_as_a_plain_user(user: User, part: str) -> None:
         "test",
         "TORCH=",
         "WORKERS=2",
-        f"ARGS={part} -q -m 'not soak and not slow' -p no:cacheprovider",
+        f"ARGS={SUITE} -q -m 'not soak and not slow' -p no:cacheprovider",
     )
     assert done.returncode == 0, done.stdout[-12000:]
     assert " passed" in done.stdout

@@ -55,14 +55,13 @@ CLOCKS = ("events.out.tfevents", "trainer_state.json", "lit.log", "hydra.yaml", 
 
 @pytest.fixture(scope="module")
 def rows(ground: Path, torch: parts.Project) -> parts.Project:
-    """The libraries that people train with, captured; the rows are its source."""
+    """The libraries that people train with, as captured for `torch`, in another directory with the rows as its source."""
     python = parts.having("torch", "lightning", "hydra", "transformers")
     need(python == torch.python, "no environment of trainers: `make test` makes one where pip knows a place with a CPU build")
     made = parts.project(ground / "rows", torch.python, torch.store)
-    for script in ROWS.glob("*.py"):
+    shutil.copytree(torch.directory / "repro", made.directory / "repro", symlinks=True)
+    for script in (torch.directory / "train.py", *ROWS.glob("*.py")):
         shutil.copy(script, made.directory / script.name)
-    made.capture("--seed", "3")
-    made.rebuild()
     return made
 
 
