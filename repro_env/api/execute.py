@@ -32,7 +32,7 @@ from repro_env.runs.records import annotation, checkpointstate, ids, records
 from repro_env.runs.records import end as ended
 from repro_env.runs.records import notes as noted
 from repro_env.runs.records.notes import Failure
-from repro_env.runs.start import data, repository, snapshot, sourcedirectory, speccopy
+from repro_env.runs.start import data, devices, repository, snapshot, sourcedirectory, speccopy
 from repro_env.runs.start.inputs import Inputs
 from repro_env.runs.start.report import announce, redact_command
 from repro_env.runs.start.repository import Repository
@@ -95,7 +95,7 @@ def execute(
     source: Path | str | None = None,
     frozen: bool = False,
     runner: RunnerName = "embedded",
-    gpus: int | Literal["all"] = 0,
+    gpus: int | str | None = None,
     parents: Sequence[str] = (),
     tags: Sequence[str] = (),
     note: str = "",
@@ -108,7 +108,7 @@ def execute(
     """Run a command in the image of a spec, and record the run. The options are those of `repro-env exec`.
 
     A failure of the command itself is not an error: its exit code is `end.outcome.exit_code` of the result. A value of None in
-    `env` passes the caller's own value. `output`: the command prints to the stdout and stderr of this process. Without
+    `env` passes the caller's own value. `gpus` is None, a number, or text as for `--gpus`. `output`: the command prints to the stdout and stderr of this process. Without
     `keeps_record`, messages do not mention the run directory, because the caller removes it. Raises as `run`.
     """
     check_command(command)
@@ -156,10 +156,6 @@ def run(options: RunOptions, opened: Opened, *, store: Store, tell: Tell, backen
     Raises `UsageError`, `DataError`, `DriftError`, `RecordError` for the options; `SandboxError`, `RunError`,
     `CommandMissingError` if the command cannot be started; what a rebuild raises.
     """
-    if options.gpus and options.runner != "docker":
-        why = "does not support" if options.runner == "embedded" else "uses all GPUs and does not support"
-        hint = "use --runner docker" if options.runner == "embedded" else "leave out --gpus"
-        raise UsageError(f"the {options.runner} runner {why} --gpus {options.gpus}", hint=hint)
     if options.runs is None:
         options = msgspec.structs.replace(options, runs=opened.runs)
     inputs = _prepare(options, opened.spec, opened.directory, has_backend=backend is not None, store=store, tell=tell)
@@ -192,7 +188,8 @@ def _prepare(options: RunOptions, spec: Spec, spec_directory: Path, *, has_backe
     if options.runner == "docker":
         from repro_env.runs.execution import engine  # slow to import
 
-        engine.check(options)
+        engine.check()
+    gpus = devices.choose(options, spec, tell)
     run_data = data.collect(
         options,
         spec,
@@ -233,7 +230,8 @@ def _prepare(options: RunOptions, spec: Spec, spec_directory: Path, *, has_backe
         ids=options.ids,
         threads=plan.threads(spec, options.determinism, options.threads),
         trace=options.trace,
-        gpus=options.gpus,
+        gpus=gpus.count,
+        devices=gpus.facts,
         exact=command == options.command,
         term=None if is_host else term_of(options.environ),
         parents=(
@@ -250,6 +248,7 @@ def _prepare(options: RunOptions, spec: Spec, spec_directory: Path, *, has_backe
         user=user_of(options.environ),
         threads=options.threads,
         network=options.network,
+        gpus=gpus,
         tools=str(package.ROOT),
         notes=str(runs / records.name_of(started, command, run_id) / "notes"),
     )

@@ -159,7 +159,7 @@ def _here(run: Run, spec: Spec, options: RunOptions, unrecorded: Sequence[str]) 
     return Repetition(
         host=host_facts(),
         threads=values_of(plan.threads(spec, options.determinism, options.threads)),
-        devices=machine.host().gpus if options.gpus else (),
+        devices=machine.host().gpus if options.gpus != 0 else (),
         given=run.start.given,
         runner=options.runner,
         unrecorded=tuple(unrecorded),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 from typer.core import TyperCommand
 
@@ -25,11 +25,10 @@ from repro_env.cli.ui.options import (
     value,
 )
 from repro_env.runs.records.ids import short
+from repro_env.sandbox.gpus import parse as parse_gpus
 from repro_env.schema.errors import UsageError
 from repro_env.schema.progress import Tell
 from repro_env.schema.run import End, Ids, Mode, Ranks, RunnerName
-
-_GPUS = 1024
 
 
 def command(
@@ -106,7 +105,12 @@ def command(
         ),
     ] = None,
     gpus: Annotated[
-        str | None, value("N|all|none", "Request GPUs from the container engine; requires --runner docker. Default: none.")
+        str | None,
+        value(
+            "N|all|none|0,1",
+            "Use N of this machine's GPUs, all, none, or those with these indices or UUIDs. Default: all if the environment was "
+            "captured with GPUs, otherwise none.",
+        ),
     ] = None,
     parent: Annotated[
         list[str] | None,
@@ -192,7 +196,7 @@ def arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **{name: options[name] for name in (*names, "note", "runs")},
         "runner": options["runner"] or "embedded",
-        "gpus": _parse_gpus(options["gpus"]),
+        "gpus": None if options["gpus"] is None else parse_gpus(options["gpus"]),
         "data": parse_mounts(options["data"]),
         "checkpoints": parse_mounts(options["checkpoints"], "--checkpoints"),
         "seed": _parse_seed(options["seed"]),
@@ -201,15 +205,6 @@ def arguments(options: Mapping[str, Any]) -> dict[str, Any]:
         "tags": options["tag"] or (),
         "output": True,
     }
-
-
-def _parse_gpus(text: str | None) -> int | Literal["all"]:
-    """The number of requested GPUs. Raises `UsageError`."""
-    if text is None or text in ("none", "0"):
-        return 0
-    if text != "all" and not (text.isascii() and text.isdigit() and int(text) <= _GPUS):
-        raise UsageError(f'--gpus must be a number, "all" or "none" (got "{text}")', hint="for example: --gpus 1")
-    return "all" if text == "all" else int(text)
 
 
 def _parse_seed(text: str | None) -> Any:

@@ -196,7 +196,7 @@ def request(
         here=Path(start.cwd),
         environ=environ,
         runner=runner,
-        gpus=start.gpus if runner == "docker" else 0,
+        gpus=None if "host" in (runner, start.runner) else start.gpus,
         data=(*((fact.source, fact.target) for fact in start.data if fact.kind == "data"), *unrecorded),
         seed=start.seed,
         ranks=start.ranks,

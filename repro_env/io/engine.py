@@ -40,8 +40,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Why the engine does not share this machine's file system, or empty. A remote engine cannot mount local directories."""
     rootless: bool
     """The engine runs as an unprivileged user, and uid 0 in its containers is that user."""
-    runtimes: tuple[str, ...]
-    """Sorted names of its OCI runtimes. `nvidia` shows that GPUs are available if device requests cannot be tested."""
 
 
 class Engine:
@@ -132,7 +130,6 @@ def facts(version: Mapping[str, Any], info: Mapping[str, Any], *, where: str) ->
         version=str(version.get("Version") or "unknown"),
         remote_reason=_remote_reason(where, str(info.get("Name") or "")),
         rootless=any("rootless" in str(option) for option in info.get("SecurityOptions") or ()),
-        runtimes=tuple(sorted(info.get("Runtimes") or ())),
     )
 
 
@@ -230,8 +227,6 @@ def _hint(message: str) -> str:
     lower = message.lower()
     if "no space left" in lower:
         return "free some disk space where the engine keeps its images (docker system df)"
-    if "could not select device driver" in lower:
-        return "install the engine's GPU runtime (nvidia-container-toolkit), or omit --gpus"
     if "no such image" in lower or "not found" in lower:
         return "load or pull the image first"
     return "this message comes from the engine"

@@ -317,9 +317,7 @@ def find_engine() -> Finding:
             facts = engine.facts
             name = f"{facts.product.lower()} engine"
             check_engine(engine)
-            runtime = "with" if facts.product == "Docker" and "nvidia" in facts.runtimes else "without"
-            text = f"{facts.product} {facts.version} at {engine.address}, {runtime} the NVIDIA runtime"
-            return Finding(name=name, state="ok", text=text)
+            return Finding(name=name, state="ok", text=f"{facts.product} {facts.version} at {engine.address}")
     except EngineError as error:
         text = f"{error.what} ({error.where}); only --runner docker and --output docker: need an engine"
         return Finding(name=name, state="absent", text=text, fix=error.hint)

@@ -59,6 +59,7 @@ class Image:
         """What every run mounts, after `prepare`, without trees of the image."""
         mounts = {launch.workspace: (str(directory / "files"), False)}
         mounts |= {mount.target: (mount.source, mount.read_only) for mount in launch.mounts}
+        mounts |= {file.target: (file.source, True) for file in launch.gpus.files}
         if self.bytecode is not None:
             mounts[paths.PYCACHE] = (str(self.bytecode), True)
         return mounts | {paths.SEEDS: (launch.tools, True), paths.NOTES: (launch.notes, False)}
@@ -67,6 +68,11 @@ class Image:
         """The merged tree of the layers, which is made for the first run. Raises `StoreError`, `DiskError`, `OSError`."""
         layers = [self.tree(diff_id) for diff_id in launch.layers]
         return merge(layers, self._merged / launch.image.removeprefix("sha256:"))
+
+
+def image_means(image: Image, launch: Launch) -> list[str]:
+    """How the runners of images ran a launch, for the record."""
+    return [*([] if image.bytecode else ["bytecode: none"]), *([f"gpus: {launch.gpus.means}"] if launch.gpus.count else [])]
 
 
 def merge(layers: Sequence[Path], target: Path) -> Path:

@@ -69,7 +69,7 @@ def plan(spec: Spec, start: Start, request: Request) -> Launch:
         user=request.user,
         hostname=HOSTNAME,
         network=request.network,
-        gpus=start.gpus,
+        gpus=request.gpus,
         fixed_addresses=start.determinism != "off",
     )
 
@@ -163,6 +163,7 @@ def _variables(spec: Spec, start: Start, request: Request) -> tuple[Variable, ..
     if any(mount.kind == "git" for mount in request.mounts):
         # git rejects a repository of another user. This one was chosen by the user of this tool, so it is safe.
         values |= {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": workspace_of(spec)}
+    values = values_of(request.gpus.env) | values
     captured = filter(None, values.get("PYTHONPATH", "").split(":"))
     values["PYTHONPATH"] = ":".join(dict.fromkeys((*start.python_path, *captured)))
     values |= values_of(request.given)

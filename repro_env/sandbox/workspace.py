@@ -32,8 +32,8 @@ _RULES = ".unfinished.json"
 _MAX_RULES = 16 << 20
 """Bytes that are read of the rules."""
 TEMPORARY = ("/tmp", "/var/tmp")  # noqa: S108
-ETC = ("passwd", "group", "hosts", "resolv.conf", "hostname")
-"""The files of /etc that are made for each run."""
+ETC = ("passwd", "group", "hosts", "resolv.conf", "hostname", "ld.so.cache")
+"""The files of /etc that are made for each run; the last only for one with GPUs."""
 _SYSTEM = ("/proc", "/sys", "/dev", "/run", posixpath.dirname(paths.SEEDS), *(f"/etc/{name}" for name in ETC))
 _CACHES = (".cache", ".nv", ".triton", ".bash_history", ".python_history")
 """Caches and histories in HOME."""

@@ -46,6 +46,42 @@ class User(Frozen, frozen=True, kw_only=True):
     home: AbsPath
 
 
+class HostFile(Frozen, frozen=True, kw_only=True):
+    """A file of this machine, and where a run sees it."""
+
+    source: AbsPath
+    target: AbsPath
+
+
+class GpuFact(Frozen, frozen=True, kw_only=True):
+    """A GPU that a run could use."""
+
+    name: Line
+    """As the driver reports it; the name in the CDI spec if the driver does not list the GPU."""
+    driver: Line = ""
+    """`nvidia 580.65.06` or `amdgpu 6.12.12`."""
+    uuid: Line = ""
+    """`schema.fingerprints.digest_of_name` of the UUID, so that records can tell GPUs apart; empty if the driver reports none."""
+    mig: tuple[Line, ...] = ()
+    """The parts of a partitioned GPU that the run could use: `gpu instance 1, compute instance 0`. Empty for a whole GPU."""
+
+
+class Gpus(Frozen, frozen=True, kw_only=True):
+    """What a run gets of this machine's GPUs. The user's options and this machine's drivers decide it, never a spec."""
+
+    count: int = 0
+    """Number of GPUs, or of MIG devices."""
+    facts: tuple[GpuFact, ...] = ()
+    nodes: tuple[HostFile, ...] = ()
+    """Device files, below `/dev` in the run."""
+    files: tuple[HostFile, ...] = ()
+    """Libraries and programs of the driver. They are mounted read-only."""
+    env: tuple[Variable, ...] = ()
+    """Variables of the CDI spec. Those of the image and of the user come first."""
+    means: Line = ""
+    """How the files were found."""
+
+
 class Request(Frozen, frozen=True, kw_only=True):
     """What a launch needs besides the record of its start: values that records must not have, and paths of this machine."""
 
@@ -60,6 +96,7 @@ class Request(Frozen, frozen=True, kw_only=True):
     threads: int | None = None
     """Requested number of threads of every numeric library; None for the captured settings."""
     network: bool
+    gpus: Gpus = Gpus()
     tools: AbsPath
     notes: AbsPath
 
@@ -100,7 +137,7 @@ class Launch(Frozen, frozen=True, kw_only=True):
     user: User
     hostname: Line
     network: bool
-    gpus: int | Literal["all"] = 0
+    gpus: Gpus = Gpus()
     fixed_addresses: bool = False
     """Disable address space randomization, so that sets of objects that are hashed by address keep their order."""
 
@@ -221,7 +258,9 @@ class Start(Frozen, frozen=True, kw_only=True):
     before: Digest | None = None
     """sha256 of `checkpoints-before.json`, the content of the `--checkpoints` directories; None without `--checkpoints`."""
     gpus: int | Literal["all"] = 0
-    """The requested number of GPUs. The available ones are in `End.effective`."""
+    """The number of GPUs or MIG devices of the run. `all`, for an unknown number, is only in older records."""
+    devices: tuple[GpuFact, ...] = ()
+    """The GPUs of the run. Those that a framework used are in `End.effective` and `End.world`."""
     spec_file: Digest | None = None
     """sha256 of the spec file, which is stored in `specs/` next to the run directories; None in older records."""
     exact: bool = True

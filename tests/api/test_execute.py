@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -19,7 +20,9 @@ from repro_env.api.execute import FinishedRun
 from repro_env.runs.records import annotation, records
 from repro_env.runs.start import request, sourcedirectory
 from repro_env.runs.start.request import RunOptions
+from repro_env.sandbox import gpus
 from repro_env.sandbox.runner import Runner
+from repro_env.schema.environment import values_of
 from repro_env.schema.errors import (
     ArtifactError,
     CommandMissingError,
@@ -27,6 +30,7 @@ from repro_env.schema.errors import (
     DriftError,
     RecordError,
     ReproEnvError,
+    RunError,
     SourceError,
     UsageError,
 )
@@ -35,7 +39,10 @@ from repro_env.schema.run import Launch, Outcome, RunnerName, User
 from repro_env.schema.spec import Data, Defaults, Spec
 from repro_env.specs.argument import Opened
 from repro_env.store.store import Store
+from tests.fakes import gpus as fake_gpus
 from tests.fakes import specs
+from tests.parts import need
+from tests.sandbox import engines as fake_engines
 
 Work = Callable[[Launch, Path], int]
 
@@ -734,7 +741,58 @@ def test_the_arguments_of_execute_are_the_options_of_a_run(place: Place, monkeyp
             execute.execute(opened, command, store=place.store)
 
 
-@pytest.mark.parametrize("runner", ["embedded", "host"])
-def test_only_the_docker_runner_accepts_gpus(place: Place, runner: RunnerName) -> None:
-    with pytest.raises(UsageError, match=rf"the {runner} runner .*not support --gpus 1"):
+def captured_with_gpus(place: Place) -> None:
+    host = msgspec.structs.replace(place.spec.observed.host, gpus=("NVIDIA H100 80GB HBM3",) * 2)
+    place.spec = place.at(place.spec, host=host)
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The root of a machine, whose files of GPUs a run sees instead of this machine's."""
+    root = tmp_path / "machine"
+    root.mkdir()
+    monkeypatch.setattr(gpus, "look", functools.partial(gpus.look, root=root))
+    return root
+
+
+def test_a_run_gets_all_gpus_if_the_environment_was_captured_with_gpus(place: Place, machine: Path) -> None:
+    fake_gpus.with_cdi(fake_gpus.nvidia(machine, mig=True))
+    backend = Fake()
+    assert place.run(backend=backend).start.gpus == 0
+    captured_with_gpus(place)
+    for options, count in (({}, 2), ({"gpus": "none"}, 0), ({"gpus": 1}, 1), ({"gpus": "all"}, 2)):
+        start = place.run(backend=backend, **options).start
+        assert backend.launch is not None
+        assert (start.gpus, len(start.devices), len(backend.launch.gpus.facts)) == (count, count, count)
+        assert ("NVIDIA_VISIBLE_DEVICES" in values_of(backend.launch.env)) == bool(count)
+        assert all(fact.driver == "nvidia 580.65.06" for fact in start.devices)
+    assert fake_gpus.UUID.format(1) not in (place.runs[-1] / "start.json").read_text()
+    assert "  GPU NVIDIA H100 80GB HBM3 (2 of them)" in place.lines
+    given = place.run(backend=backend, env=(("NVIDIA_VISIBLE_DEVICES", "1"),))
+    assert backend.launch is not None
+    assert (values_of(backend.launch.env)["NVIDIA_VISIBLE_DEVICES"], given.start.gpus) == ("1", 2)
+
+
+def test_a_machine_without_gpus_is_reported_if_the_environment_was_captured_with_gpus(place: Place, machine: Path) -> None:
+    place.run()
+    assert "GPU" not in place.talk
+    captured_with_gpus(place)
+    assert place.run().start.gpus == 0
+    sentence = "this run has no GPU, and the environment was captured with 2 x NVIDIA H100 80GB HBM3: this machine has no GPU"
+    assert sentence in place.lines
+
+
+@pytest.mark.parametrize("runner", ["embedded", "docker"])
+def test_requested_gpus_that_this_machine_lacks_are_an_error_before_the_run(
+    place: Place, machine: Path, runner: RunnerName
+) -> None:
+    if runner == "docker":
+        need(fake_engines.answers(), "a Docker engine that answers")
+    with pytest.raises(RunError, match="this machine has no GPU"):
         place.run(runner=runner, gpus=1)
+    assert not place.runs
+
+
+def test_the_host_runner_refuses_a_choice_of_gpus(place: Place) -> None:
+    with pytest.raises(UsageError, match=r"the host runner uses all GPUs and does not support --gpus 1"):
+        place.run(runner="host", gpus=1)

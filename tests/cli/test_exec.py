@@ -125,7 +125,7 @@ def test_options_are_converted_to_arguments(tmp_path: Path, monkeypatch: pytest.
         ("--data a:b x", '--data must be SRC[:DST] with an absolute DST (got "a:b")'),
         ("--data :/b x", '--data must be SRC[:DST] with an absolute DST (got ":/b")'),
         ("--seed -- x", "--seed must be an integer between 0 and 4294967295"),
-        ("--gpus two x", '--gpus must be a number, "all" or "none" (got "two")'),
+        ("--gpus two x", '--gpus must be "all", "none", a number of GPUs, or a list of indices or UUIDs (got "two")'),
         ("--runs= x", "an option requires a path, but its value is empty"),
         ("--source /gone x", '--source must be a directory (got "/gone")'),
         ("--ranks none x", "repro-env exec: invalid value for '--ranks'"),

@@ -65,10 +65,11 @@ def test_a_missing_engine_is_reported_in_one_sentence(small: parts.Project, env:
     assert (sorted((small.directory / "runs").iterdir()) if (small.directory / "runs").is_dir() else []) == before
 
 
-def test_gpus_require_the_docker_runner(small: parts.Project) -> None:
-    for words, reason in (
-        (("--gpus", "1"), "--runner docker"),
-        (("--runner", "host", "--gpus", "all"), "all GPUs"),
-        (("--runner", "docker", "--gpus", "two"), "must be a number"),
+def test_a_request_for_gpus_that_cannot_be_met_is_reported_in_one_sentence(small: parts.Project) -> None:
+    for words, reason, code in (
+        (("--gpus", "1000"), "cannot be met", 16),
+        (("--runner", "docker", "--gpus", "990,991"), "GPU 990 cannot be used here", 16),
+        (("--runner", "host", "--gpus", "all"), "uses all GPUs", 2),
+        (("--runner", "docker", "--gpus", "two"), "a number of GPUs", 2),
     ):
-        assert reason in parts.one_sentence(small.run("exec", *words, "hello.py", code=2))
+        assert reason in parts.one_sentence(small.run("exec", *words, "hello.py", code=code))

@@ -45,7 +45,7 @@ def run(plan: Plan, layer: Callable[[str], Path | None], store: Path, directory:
         from repro_env.sandbox.docker.runner import DockerRunner, check_engine
 
         with engines.connect(plan.engine) as engine:
-            check_engine(engine, plan.launch.gpus)
+            check_engine(engine)
         runner = DockerRunner(image, address=plan.engine, hidden=HIDDEN)
     return runner.run(plan.launch, directory=directory)
 

@@ -18,8 +18,10 @@ import pytest
 
 from repro_env.io import engine as engines
 from repro_env.oci import paths
+from repro_env.sandbox import gpus
 from repro_env.sandbox.docker.container import LABEL
 from repro_env.schema.run import ImageTree, Mount
+from tests.fakes import gpus as fake_gpus
 from tests.fakes import rootfs
 from tests.parts import need
 from tests.sandbox import engines as fakes
@@ -382,13 +384,6 @@ def test_a_command_outlives_the_connection_to_the_engine(docker_place: Place, do
         wait_until_removed(docker[0], run)
 
 
-def test_gpus_without_a_gpu_runtime_are_an_error(docker_place: Place) -> None:
-    result = docker_place.sh(":", gpus="all")
-    assert result.answer.error == "EngineError"
-    assert "device driver" in result.answer.message
-    assert "nvidia-container-toolkit" in result.answer.hint
-
-
 def test_a_missing_image_is_an_error(docker_place: Place) -> None:
     docker_place.image = rootfs.digest(404)
     result = docker_place.sh(":")
@@ -406,3 +401,60 @@ def test_files_of_the_image_in_home_and_the_repository_are_mounted(any_runner: P
     result = any_runner.sh(script, mounts=mounts, trees=(*any_runner.launch("sh").trees, shown))
     assert result.stdout == "the environment\nref: x\n"
     assert result.files == {"out": "y\n"}
+
+
+GPUS = """
+import ctypes, json, os, stat
+ctypes.CDLL("libcuda.so.1")
+def opened(path, flags):
+    try: os.close(os.open(path, flags))
+    except OSError as error: return error.strerror
+    return "opened"
+print(json.dumps({
+    "nodes": sorted(name for name in os.listdir("/dev") if name.startswith("nvidia")),
+    "device": [opened("/dev/nvidia1", os.O_RDWR), os.stat("/dev/nvidia1").st_rdev == os.makedev(1, 3)],
+    "mapped": sorted({line.split()[-1] for line in open("/proc/self/maps") if "libcuda" in line}),
+    "library": opened("/.repro-env/driver/libcuda.so.1", os.O_WRONLY),
+    "program": os.popen("/usr/local/bin/nvidia-smi").read(),
+}))
+"""
+
+
+def _check_gpus(place: Place) -> None:
+    root = place.root / "machine"
+    fake_gpus.with_cdi(fake_gpus.nvidia(root, mig=True))
+    place.own(root)
+    result = place.python(GPUS, gpus=gpus.choose("1,MIG-33333333-aaaa-bbbb-cccc-0123456789ab", gpus.look({}, root)))
+    assert result.outcome.exit_code == 0, result.stderr
+    seen = json.loads(result.stdout)
+    assert seen.pop("library") in ("Read-only file system", "Permission denied")
+    assert seen == {
+        "nodes": ["nvidia-caps", "nvidia-uvm", "nvidia-uvm-tools", "nvidia0", "nvidia1", "nvidiactl"],
+        "device": ["opened", True],
+        "mapped": ["/.repro-env/driver/libcuda.so.1"],
+        "program": "two GPUs\n",
+    }
+    assert "gpus: CDI spec" in result.outcome.means
+    assert (result.files, result.outside) == ({}, {}), "what was mounted is not an output"
+
+
+def test_a_run_sees_the_requested_gpus_and_the_driver_of_this_machine(any_runner: Place) -> None:
+    _check_gpus(any_runner)
+
+
+@pytest.mark.parametrize("overlay", [True, False])
+def test_a_run_of_a_plain_user_sees_gpus_too(place: Place, overlay: bool) -> None:
+    place.overlay = overlay
+    _check_gpus(place)
+
+
+def test_root_may_use_device_files_that_are_for_a_group(place: Place) -> None:
+    """As AMD's are for the group `render`. In a run, root is another user on this machine."""
+    root = fake_gpus.amd(place.root / "machine")
+    machine = gpus.look({}, root)
+    for name in ("kfd", "dri/renderD129"):
+        os.chown(root / "dev" / name, 0, 4321)
+        (root / "dev" / name).chmod(0o660)
+    opens = "import os; os.open('/dev/kfd', os.O_RDWR); os.open('/dev/dri/renderD129', os.O_RDWR)"
+    result = place.python(opens, gpus=gpus.choose("all", machine))
+    assert result.outcome.exit_code == (0 if place.uid == 0 else 1), result.stderr

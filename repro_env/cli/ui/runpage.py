@@ -11,7 +11,7 @@ from repro_env.runs.records.annotation import Annotation
 from repro_env.runs.records.notes import MORE_VALUES
 from repro_env.runs.records.records import Run
 from repro_env.runs.records.verdicts import Last
-from repro_env.schema.run import Count, End, Metric, Number, Parent, Rank, Seeded
+from repro_env.schema.run import Count, End, GpuFact, Metric, Number, Parent, Rank, Seeded
 from repro_env.store.specs import archive, files
 
 SHOWN = 20
@@ -89,6 +89,12 @@ def inputs(run: Run, parents: Sequence[Parent]) -> Iterator[str]:
         yield f"variables {', '.join(start.passed)} (passed by the host runner)"
     yield f"network   {'yes: downloads are not recorded' if start.network else 'no'}"
     yield from (f"{'' if number else 'host':<9} {_host(line)}" for number, line in enumerate(start.host))
+    yield from map(_gpu, start.devices)
+
+
+def _gpu(fact: GpuFact) -> str:
+    facts = (fact.driver, f"UUID digest {fact.uuid}" if fact.uuid else "", *fact.mig)
+    return f"GPU       {'; '.join(filter(None, (fact.name, *facts)))}"
 
 
 def _host(line: str) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
+from repro_env.environment.machine import gpus
 from repro_env.io.files import read_text
 from repro_env.schema import redact
 from repro_env.schema.environment import Host
@@ -17,8 +17,6 @@ _NUMERIC = re.compile(
     r"|neon|asimd\w*|fphp|sve\w*|sme(?:[a-z]*\d\w*)?|i8mm|bf16|fcma"
 )
 """Flags of `/proc/cpuinfo` by which numeric libraries choose their code (x86 and arm64)."""
-_NVIDIA_DRIVER = re.compile(r"NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s")
-_NVIDIA_MODEL = re.compile(r"^Model:\s*(.*)$", re.MULTILINE)
 
 
 def host(root: Path = Path("/")) -> Host:
@@ -27,8 +25,6 @@ def host(root: Path = Path("/")) -> Host:
     GPUs are those that the drivers list in /proc and /sys; a container sees only its own. `root`: the directory of these.
     """
     cpu = read_text(root / "proc/cpuinfo")
-    nvidia, amd = root / "proc/driver/nvidia", root / "sys/module/amdgpu"
-    driver = _NVIDIA_DRIVER.search(read_text(nvidia / "version") + "\n")
     return Host(
         os=redact.line(_os_name()),
         kernel=redact.line(f"{platform.system()} {platform.release()}"),
@@ -37,24 +33,10 @@ def host(root: Path = Path("/")) -> Host:
         isa=isa(_first(cpu, "flags") or _first(cpu, "Features")),
         cores=len(os.sched_getaffinity(0)),
         memory=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
-        gpus=tuple(map(redact.line, (*_nvidia_gpus(nvidia), *_amd_gpus(root)))),
-        nvidia=driver[1] if driver else "",
-        amdgpu=redact.line(read_text(amd / "version").strip() or ("of the kernel" if amd.is_dir() else "")),
+        gpus=tuple(gpu.name for gpu in gpus.look(root)),
+        nvidia=gpus.nvidia_driver(root),
+        amdgpu=gpus.amd_driver(root),
     )
-
-
-def _nvidia_gpus(directory: Path) -> Iterator[str]:
-    for path in sorted(directory.glob("gpus/*/information")):
-        yield from _NVIDIA_MODEL.findall(read_text(path))[:1]
-
-
-def _amd_gpus(root: Path) -> Iterator[str]:
-    """Yield the names of the nodes of the compute driver that are GPUs."""
-    for node in sorted(root.glob("sys/class/kfd/kfd/topology/nodes/*"), key=lambda path: (len(path.name), path.name)):
-        properties = dict(line.split(maxsplit=1) for line in read_text(node / "properties").splitlines() if " " in line)
-        if properties.get("gfx_target_version", "0") != "0":
-            card = root / f"sys/class/drm/renderD{properties.get('drm_render_minor')}/device"
-            yield (read_text(card / "product_name") or read_text(node / "name")).strip() or "AMD GPU"
 
 
 def isa(flags: str) -> tuple[str, ...]:

@@ -17,6 +17,8 @@ from repro_env.schema.errors import LockError
 
 X86_64, AARCH64 = 62, 183
 """`e_machine`."""
+MACHINES = {"x86_64": X86_64, "aarch64": AARCH64}
+"""`uname -m` -> `e_machine`."""
 _PT_LOAD, _PT_DYNAMIC, _PT_INTERP = 1, 2, 3
 _NEEDED, _STRTAB, _SONAME, _RPATH, _RUNPATH = 1, 5, 14, 15, 29
 _SEGMENT = struct.Struct("<IIQQQQQQ")

@@ -7,6 +7,7 @@ Every glibc since 2.2 reads it.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterable
 
@@ -55,6 +56,19 @@ def read(data: bytes) -> tuple[Library, ...]:
             continue  # a legacy hwcaps directory, which current loaders ignore
         libraries.append(Library(_text(data, key), flags, _text(data, value), names[hwcaps] if hwcap else ""))
     return tuple(libraries)
+
+
+def add(data: bytes, libraries: Iterable[Library]) -> bytes:
+    """A cache with more libraries. A library with a name that the cache already has is not added."""
+    lines = read(data)
+    names = {(line.name, line.flags) for line in lines}
+    more = [library for library in libraries if (library.name, library.flags) not in names]
+    return write(sorted((*lines, *more), key=lambda library: _order(library.name), reverse=True))
+
+
+def _order(name: str) -> list[tuple[bool, int]]:
+    """The order of `_dl_cache_libcmp`: digits are compared as numbers, and come after other characters."""
+    return [(part.isdigit(), int(part) if part.isdigit() else ord(part)) for part in re.findall(r"[0-9]+|[^0-9]", name)]
 
 
 def write(libraries: Iterable[Library]) -> bytes:

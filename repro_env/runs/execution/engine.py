@@ -8,17 +8,16 @@ from repro_env.delivery.targets import engine as output
 from repro_env.delivery.targets.engine import Layer
 from repro_env.io import engine as engines
 from repro_env.oci import config, tar
-from repro_env.runs.start.request import RunOptions
 from repro_env.sandbox.docker.runner import check_engine
 from repro_env.schema.progress import Tell
 from repro_env.schema.spec import Spec
 from repro_env.store.store import Store
 
 
-def check(options: RunOptions) -> None:
+def check() -> None:
     """Raise `EngineError` unless a container engine that can run images answers. Called before anything is rebuilt."""
     with engines.connect() as engine:
-        check_engine(engine, options.gpus)
+        check_engine(engine)
 
 
 def load(spec: Spec, store: Store, tell: Tell) -> None:

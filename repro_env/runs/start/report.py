@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Iterator
 
 from repro_env.environment.machine import variables
@@ -27,6 +28,8 @@ def announce(inputs: Inputs, tell: Tell) -> None:
     how = f", image {start.image.removeprefix('sha256:')[:12]}"
     if options.runner == "host":
         how = " on the host, without isolation, in a private copy of the source"
+    if start.gpus:
+        how += f", {start.gpus} GPU{'s' * (start.gpus != 1)}"
     tell(f"run {short(start.id)}{how}, seed {start.seed}; {_source(inputs)}")
     if start.ids == "seeded":
         tell("random IDs come from the seed and are predictable: do not use them as secrets (to change this: --ids system)")
@@ -89,6 +92,8 @@ def _details(inputs: Inputs) -> Iterator[str]:
         access = "read-only" if _is_confined(options) else "not protected: the host runner can write to it"
         access = access if mount.kind == "data" else "writable"
         yield f"{mount.kind} {mount.source}" + (f" at {mount.target}" if mount.target != mount.source else "") + f" ({access})"
+    for name, count in Counter(fact.name for fact in start.devices).items():
+        yield f"GPU {name}" + (f" ({count} of them)" if count > 1 else "")
     if launch.cwd != str(options.here if options.recorded is not None else inputs.code.inside(options.here, launch.workspace)):
         yield f"working directory {launch.cwd}, because {options.here} is not part of the source"
     if start.passed:

@@ -49,7 +49,8 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     env: tuple[tuple[str, str | None], ...] = ()
     """(name, value) of `--env-file` and `--env`; None means the caller's value."""
     network: bool = False
-    gpus: int | Literal["all"] = 0
+    gpus: int | str | None = None
+    """As `sandbox.gpus.choose`; None for all GPUs if the spec was captured with any."""
     frozen: bool = False
     source: Path | None = None
     """The source directory, if the user named one."""

@@ -59,9 +59,10 @@ def to_container(launch: Launch, mounts: Mounts, interpreter: str, *, keep_id: b
         host["Memory"] = limit
     if len(cpus) < (os.cpu_count() or 0):
         host["CpusetCpus"] = ",".join(map(str, sorted(cpus)))
-    if launch.gpus:
-        count = -1 if launch.gpus == "all" else launch.gpus
-        host["DeviceRequests"] = [{"Driver": "", "Count": count, "DeviceIDs": None, "Capabilities": [["gpu"]], "Options": {}}]
+    if launch.gpus.nodes:  # not as a request for GPUs, which needs NVIDIA's runtime, and which Podman ignores
+        host["Devices"] = [
+            {"PathOnHost": node.source, "PathInContainer": node.target, "CgroupPermissions": "rw"} for node in launch.gpus.nodes
+        ]
     if keep_id:
         host["UsernsMode"] = "keep-id"
     return {

@@ -126,9 +126,12 @@ def _submounts(launch: Launch) -> Iterator[tuple[str, tuple[str, bool]]]:
 
 def _etc(launch: Launch, merged: Path, scratch: Path) -> Iterator[tuple[str, tuple[str, bool]]]:
     """Write the files of /etc that are made for each run."""
-    accounts = [find_in_image(merged, path) for path in ("/etc/passwd", "/etc/group")]
-    passwd, group = (b"" if file is None else rootfs.read(str(file)) for file in accounts)
-    for name, text in rootfs.etc_files(launch, passwd, group, rootfs.resolver_files(launch)).items():
+
+    def read_image(name: str) -> bytes:
+        file = find_in_image(merged, f"/etc/{name}")
+        return b"" if file is None else rootfs.read(str(file))
+
+    for name, text in rootfs.etc_files(launch, rootfs.resolver_files(launch), read_image).items():
         path = scratch / name
         path.write_bytes(text)
         path.chmod(0o644)

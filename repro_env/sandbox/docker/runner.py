@@ -22,7 +22,7 @@ from repro_env.io.engine import Engine
 from repro_env.sandbox import command, session, workspace
 from repro_env.sandbox.docker import container, mounts
 from repro_env.sandbox.embedded import seccomp
-from repro_env.sandbox.image import Image
+from repro_env.sandbox.image import Image, image_means
 from repro_env.sandbox.runner import Runner, outcome
 from repro_env.sandbox.streams import Streams
 from repro_env.schema.environment import values_of
@@ -66,9 +66,8 @@ class DockerRunner(Runner):
             if result.ended is not None and result.ended.refused is not None:
                 raise command.refusal(launch, *result.ended.refused)
             means = [f"engine: {engine.facts.product} {engine.facts.version}"]
-        means += [*([] if self._image.bytecode else ["bytecode: none"]), *([f"gpus: {launch.gpus}"] if launch.gpus else [])]
         starved = result.ended is not None and result.ended.starved
-        return outcome(result.code, "docker", [*means, *result.notes], starved=starved)
+        return outcome(result.code, "docker", [*means, *image_means(self._image, launch), *result.notes], starved=starved)
 
 
 @contextlib.contextmanager
@@ -129,8 +128,8 @@ def _remove(engine: Engine, container_id: str) -> None:
         engine.client.api.remove_container(container_id, v=True, force=True)
 
 
-def check_engine(engine: Engine, gpus: int | str = 0) -> None:
-    """Raise `EngineError` if an engine cannot run commands with this machine's files, user and `gpus`."""
+def check_engine(engine: Engine) -> None:
+    """Raise `EngineError` if an engine cannot run commands with this machine's files and user."""
     facts = engine.facts
     if facts.remote_reason:
         raise EngineError(
@@ -143,10 +142,4 @@ def check_engine(engine: Engine, gpus: int | str = 0) -> None:
             "this is a rootless Docker, in which the command cannot run as your user",
             where=engine.address,
             hint="use the embedded runner, rootless Podman, or the system's Docker",
-        )
-    if gpus and facts.product == "Podman":
-        raise EngineError(
-            "Podman's Docker-compatible API ignores requests for GPUs",
-            where="--gpus",
-            hint="use a Docker engine with nvidia-container-toolkit",
         )

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from repro_env.sandbox import kernel
 from repro_env.sandbox.embedded import rootfs
+from repro_env.schema.run import Gpus
 
 UID = 2_100_000_000
 """The uid and gid on the host: above all ranges that systemd, SSSD and subordinate IDs use by default."""
@@ -24,9 +25,10 @@ _HOST_FILE_SYSTEMS = ("/proc", "/sys", "/dev")
 class View:
     """The paths of the host that a run needs, with mapped owners. Made by root, before any namespace is entered."""
 
-    def __init__(self, namespace: int, trees: tuple[tuple[str, int], ...]) -> None:
+    def __init__(self, namespace: int, trees: tuple[tuple[str, int], ...], groups: Collection[int] = ()) -> None:
         self._namespace = namespace
         self._trees = trees
+        self._groups = groups
 
     def close(self) -> None:
         for handle in (self._namespace, *(tree for _, tree in self._trees)):
@@ -47,14 +49,17 @@ class View:
             _make_point(f"{target}{path}", is_directory=stat.S_ISDIR(os.fstat(tree).st_mode))
             kernel.attach(tree, f"{target}{path}")
         rootfs.detach_old_root(rootfs.change_root(target))
-        os.setgroups([])
+        os.setgroups(sorted(self._groups))
         kernel.enter_user(self._namespace)
         os.setresgid(0, 0, 0)
         os.setresuid(0, 0, 0)
 
 
-def open_view(paths: Iterable[str]) -> View:
-    """Make a view of `paths` and all paths below them. They must be absolute and without symlinks. Raises `OSError`."""
+def open_view(paths: Iterable[str], gpus: Gpus = Gpus()) -> View:  # noqa: B008
+    """Make a view of `paths` and all paths below them. They must be absolute and without symlinks. Raises `OSError`.
+
+    The files of `gpus` keep their owners. Some device files are only for a group, of which the run becomes a member.
+    """
     namespace = _make_namespace()
     trees: list[tuple[str, int]] = []
     view = None
@@ -68,7 +73,11 @@ def open_view(paths: Iterable[str]) -> View:
                 kernel.map_owners(tree, namespace)
             except OSError as error:
                 raise OSError(error.errno, os.strerror(error.errno or 0), path) from None
-        view = View(namespace, tuple(trees))
+        for path in dict.fromkeys(file.source for file in (*gpus.files, *gpus.nodes)):
+            if not path.startswith("/dev/") and path not in dict(trees):
+                trees.append((path, kernel.open_tree(path)))
+        modes = [os.stat(node.source) for node in gpus.nodes]  # noqa: PTH116
+        view = View(namespace, tuple(trees), {mode.st_gid for mode in modes if mode.st_mode & 0o006 != 0o006})
     finally:
         if view is None:
             View(namespace, tuple(trees)).close()

@@ -9,9 +9,11 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from repro_env.environment.system import elf, ldcache
+from repro_env.oci import paths
 from repro_env.sandbox import filesystem, kernel
 from repro_env.sandbox.embedded import overlay
 from repro_env.sandbox.workspace import make_file_point
@@ -171,7 +173,7 @@ def mount_system(root: Root, old: int, *, console: str = "") -> list[str]:
         os.chdir("/")
         notes.append("proc: host")
     if not overlay.in_user_namespace():  # else the command has no permission to write these
-        for path in ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus"):
+        for path in ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/driver"):
             if os.path.lexists(path):
                 with attempt(f"make {path} read-only"):
                     kernel.bind(path, path)
@@ -236,6 +238,13 @@ def _dev(old: int, console: str) -> list[str]:
     return []
 
 
+def bind_device(target: str, handle: int) -> None:
+    """Bind the device file of a descriptor (O_PATH) to `target`, a path below /dev."""
+    os.makedirs(os.path.dirname(target), exist_ok=True)  # noqa: PTH103, PTH120
+    make_file_point(target)
+    kernel.bind(f"/proc/self/fd/{handle}", target)
+
+
 Resolver = tuple["bytes | None", bytes]
 """The host's /etc/hosts, or None for a run without network, and its /etc/resolv.conf."""
 
@@ -247,7 +256,7 @@ def resolver_files(launch: Launch) -> Resolver:
 
 def write_etc(root: Root, launch: Launch, resolver: Resolver) -> None:
     """Write the files of /etc that are made for each run."""
-    texts = etc_files(launch, read("/etc/passwd"), read("/etc/group"), resolver)
+    texts = etc_files(launch, resolver, lambda name: read(f"/etc/{name}"))
     root.make_writable("/etc", without=sorted(texts))
     for name, text in texts.items():
         handle = os.open(f"/etc/{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
@@ -255,19 +264,25 @@ def write_etc(root: Root, launch: Launch, resolver: Resolver) -> None:
             file.write(text)
 
 
-def etc_files(launch: Launch, passwd: bytes, group: bytes, resolver: Resolver) -> dict[str, bytes]:
-    """The contents of the files of /etc that are made for each run, by name. `passwd` and `group` are the image's. Pure."""
+def etc_files(launch: Launch, resolver: Resolver, read_image: Callable[[str], bytes]) -> dict[str, bytes]:
+    """The contents of the files of /etc that are made for each run, by name. `read_image` returns a file of the image's /etc."""
     user, hostname = launch.user, launch.hostname
     hosts, resolv = resolver
     local = f"127.0.0.1\tlocalhost {hostname}\n::1\tlocalhost ip6-localhost ip6-loopback\n"
     line = f"{user.name}:x:{user.uid}:{user.gid}:{user.name}:{user.home}:/bin/sh"
-    return {
-        "passwd": _accounts(passwd, user.name, line),
-        "group": _group(group, user),
+    texts = {
+        "passwd": _accounts(read_image("passwd"), user.name, line),
+        "group": _group(read_image("group"), user),
         "hosts": local.encode() + (hosts or b""),
         "resolv.conf": resolv,
         "hostname": f"{hostname}\n".encode(),
     }
+    libraries = [file.target for file in launch.gpus.files if file.target.startswith(f"{paths.DRIVER}/")]
+    if libraries:  # not LD_LIBRARY_PATH, which scripts set, and which would come before the image's own libraries
+        flags = ldcache.FLAGS[elf.MACHINES[os.uname().machine]]
+        lines = [ldcache.Library(path.rpartition("/")[2], flags, path) for path in libraries]
+        texts["ld.so.cache"] = ldcache.add(read_image("ld.so.cache"), lines)
+    return texts
 
 
 def read(path: str) -> bytes:

@@ -18,7 +18,7 @@ from pathlib import Path
 from repro_env.sandbox import memory
 from repro_env.sandbox.embedded.stage import Stage
 from repro_env.sandbox.embedded.supervisor import supervise
-from repro_env.sandbox.image import Image
+from repro_env.sandbox.image import Image, image_means
 from repro_env.sandbox.runner import Runner, outcome
 from repro_env.sandbox.streams import Streams
 from repro_env.schema.errors import SandboxError
@@ -56,5 +56,5 @@ class EmbeddedRunner(Runner):
 
                 raise doctor.explain(error, self._image.store, directory) from None
             starved = has_starved()
-        means = [f"root: {stage.root.means}", *([] if self._image.bytecode else ["bytecode: none"]), stage.user, *result.notes]
+        means = [f"root: {stage.root.means}", *image_means(self._image, launch), stage.user, *result.notes]
         return outcome(result.code, "embedded", means, starved=starved)

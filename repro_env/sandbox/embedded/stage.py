@@ -42,7 +42,10 @@ class Stage:
         self.root = rootfs.Root(trees, outside, work=work if overlay else None)
         self._mounts = image.mounts(launch, directory)
         self._resolver = rootfs.resolver_files(launch)
-        self._view = self._open_view(stack, [*map(str, trees), str(directory), *(source for source, _ in self._mounts.values())])
+        own = [
+            source for target, (source, _) in self._mounts.items() if target not in {file.target for file in launch.gpus.files}
+        ]
+        self._view = self._open_view(stack, [*map(str, trees), str(directory), *own])
 
     def _open_view(self, stack: contextlib.ExitStack, paths: Sequence[str]) -> idmap.View | None:
         """Open a view of the paths if this process is root, so that the run gets a separate uid. Sets `user` for the record."""
@@ -51,7 +54,7 @@ class Stage:
             self.user = "user: namespace"
             return None
         try:
-            view = idmap.open_view(path for path in paths if os.path.lexists(path))
+            view = idmap.open_view((path for path in paths if os.path.lexists(path)), self._launch.gpus)
         except OSError as error:
             self.user = f"user: uid 0 in the run is uid 0 on the host ({error.filename or 'idmapped mounts'}: {error.strerror})"
             return None
@@ -87,6 +90,7 @@ class Stage:
             os._exit(0)
         try:
             mounts = {target: (_handle(source), read_only) for target, (source, read_only) in self._mounts.items()}
+            devices = {node.target: _handle(node.source) for node in launch.gpus.nodes}
         except OSError as error:
             raise DataError(
                 f"this path cannot be mounted: {error.strerror}", where=str(error.filename), hint="check its permissions"
@@ -94,6 +98,9 @@ class Stage:
         with rootfs.attempt("change the root"):
             old = rootfs.change_root(self._point)
         notes = rootfs.mount_system(self.root, old, console=self.streams.terminal)
+        with rootfs.attempt("make the device files of the GPUs"):
+            for target, handle in devices.items():
+                rootfs.bind_device(target, handle)
         kernel.sethostname(launch.hostname)
         if not launch.network:
             with rootfs.attempt("enable the loopback interface"):

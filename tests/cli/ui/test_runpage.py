@@ -11,7 +11,7 @@ from repro_env.runs.records.notes import MORE_VALUES
 from repro_env.runs.records.records import Run
 from repro_env.sandbox import outputs
 from repro_env.schema.environment import Variable
-from repro_env.schema.run import Count, Fact, Metric, Parameter, Parent, Rank, Seeded
+from repro_env.schema.run import Count, Fact, GpuFact, Metric, Parameter, Parent, Rank, Seeded
 from tests.runs.records.test_records import DIGEST, end, recorded, start
 
 ID = "01980000-0000-7000-8000-00000000abcd"
@@ -25,6 +25,8 @@ def run() -> Run:
         ranks="same",
         determinism="warn",
         threads=(Variable(name="OMP_NUM_THREADS", value="2"),),
+        gpus=2,
+        devices=(GpuFact(name="NVIDIA H100", driver="nvidia 580", uuid="ab12", mig=("gpu instance 3",)), GpuFact(name="other")),
         parents=(Parent(id=ID, record=DIGEST, how="data", path="best.pt"),),
     )
     ended = msgspec.structs.replace(
@@ -51,6 +53,8 @@ def test_the_page_shows_every_field_of_the_record() -> None:
         "parent    0000abcd (its outputs were used as data, best.pt)",
         "parent    (no run) (resumed from its checkpoint, /ckpt, step 7)",
         "parent    0000abcd (resumed from its checkpoint, its record was not found)",
+        "GPU       NVIDIA H100; nvidia 580; UUID digest ab12; gpu instance 3",
+        "GPU       other",
         "rank      0 of 2 (gloo, cpu)",
         "own seed  torch.manual_seed(42) at train.py:3",
         "entropy   os.urandom once at train.py:4",

@@ -65,3 +65,21 @@ def test_this_machines_cache_is_read_as_by_ldconfig() -> None:
     libraries = ldcache.read(cache.read_bytes())
     assert [(library.name, library.path) for library in libraries] == expected
     assert ldcache.read(ldcache.write(libraries)) == libraries
+    assert ldcache.read(ldcache.add(cache.read_bytes(), ())) == libraries, "its order is kept"
+
+
+def test_added_libraries_are_sorted_and_never_replace_others() -> None:
+    libraries = [Library("libz.so.1", 0x0303, "/usr/lib/libz.so.1"), Library("liba10.so", 0x0303, "/usr/lib/liba10.so")]
+    more = [
+        Library(name, 0x0303, f"/driver/{name}") for name in ("liba9.so", "liba.so", "libcuda.so.1", "libz.so.1", "liba100.so")
+    ]
+    added = ldcache.read(ldcache.add(ldcache.write(libraries), more))
+    assert [library.path for library in added] == [
+        "/usr/lib/libz.so.1",
+        "/driver/libcuda.so.1",
+        "/driver/liba100.so",
+        "/usr/lib/liba10.so",
+        "/driver/liba9.so",
+        "/driver/liba.so",
+    ]
+    assert ldcache.read(ldcache.add(b"", more[:1])) == (more[0],)
