@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import urllib.parse
-from collections.abc import Callable, Generator, Iterator
-from itertools import chain
+from collections.abc import Callable, Collection, Generator, Iterator
+from itertools import chain, count
+
+import msgspec
 
 from repro_env.io.http import LATER, TRIES, Answer, cut_error, download
 from repro_env.io.registryhttp import PAUSE, Source
@@ -13,14 +16,24 @@ from repro_env.io.urls import check, origin, resolve
 from repro_env.oci.layer import Measured
 from repro_env.oci.manifest import ACCEPT, MAX_SIZE, Descriptor, Index, Manifest, blob_of, choose, digest_of, is_digest, parse
 from repro_env.registry.server import Server
-from repro_env.schema import redact
-from repro_env.schema.errors import ArtifactError, NetworkError
+from repro_env.schema import codec, redact
+from repro_env.schema.errors import ArtifactError, NetworkError, SpecError
 from repro_env.schema.image import GZIP, Blob
 
 DIGEST_HEADER = "Docker-Content-Digest"
 _OCTETS = {"Content-Type": "application/octet-stream"}
 _MAX_SMALL = 8 << 20
+_MAX_PAGES = 100
+_NEXT = re.compile(r'\s*<([^<>]*)>\s*;\s*rel="?next"?')
 _DAMAGED = "the registry, or a proxy in front of it, is faulty: ask its administrator"
+
+
+_BLOB_MISSING = ("MANIFEST_BLOB_UNKNOWN", "DIGEST_INVALID")
+"""Answers of a registry on a file system while another program sends the same blob: for a moment it cannot find its own copy."""
+
+
+class _Tags(msgspec.Struct, frozen=True):
+    tags: tuple[str, ...] | None = None
 
 
 class Registry:
@@ -103,15 +116,55 @@ class Registry:
     def put_manifest(self, repository: str, ref: str, data: bytes, media_type: str) -> tuple[str, str]:
         """Store a manifest under a tag or its digest.
 
-        Returns its digest, and the digest of its subject if the registry confirms the subject. Raises `ArtifactError` if the
-        registry states another digest of the manifest.
+        Returns its digest, and the digest of its subject if the registry confirms the subject. Raises `NetworkError`, also if the
+        registry lacks a blob of the manifest, and `ArtifactError` if it states another digest of the manifest.
         """
-        url = self.server.url(f"{repository}/manifests/{ref}")
-        with self.server.send("PUT", url, scope=push(repository), headers={"Content-Type": media_type}, body=data) as answer:
-            if answer.status != 201:
-                raise self.server.status_error(answer, self.where(repository, ref), doing="push")
-            _check_stated(answer, digest_of(data), self.where(repository, ref))
-            return digest_of(data), answer.headers.get("OCI-Subject", "")
+        url, where = self.server.url(f"{repository}/manifests/{ref}"), self.where(repository, ref)
+        headers = {"Content-Type": media_type}
+        for attempt in count():
+            with self.server.send("PUT", url, scope=push(repository), headers=headers, body=data) as answer:
+                if answer.status == 201:
+                    _check_stated(answer, digest_of(data), where)
+                    return digest_of(data), answer.headers.get("OCI-Subject", "")
+                error = self.server.status_error(answer, where, doing="push")
+            if attempt == TRIES - 1 or not any(code in error.what for code in _BLOB_MISSING):
+                raise error
+            self.server.web.pause(attempt)
+        raise AssertionError
+
+    # Lists
+
+    def tags(self, repository: str) -> list[str]:
+        """All tags of a repository; empty if it does not exist. Raises `NetworkError`, also for an answer that is not a list."""
+        where, tags = self.where(repository), list[str]()
+        try:
+            for data in self.pages(repository, "tags/list?n=1000", where=where, absent=(404,)):
+                tags += codec.decode(data, _Tags, where=where).tags or ()
+        except SpecError as error:
+            raise NetworkError(f"the list of tags is invalid: {error.what}", where=where, hint=_DAMAGED) from None
+        return tags
+
+    def pages(self, repository: str, path: str, *, where: str, absent: Collection[int], media_type: str = "") -> Iterator[bytes]:
+        """Yield the pages of a list. It ends at a status in `absent`, and at an answer of another media type than `media_type`."""
+        first = url = self.server.url(f"{repository}/{path}")
+        headers = {"Accept": media_type} if media_type else None
+        for _ in range(_MAX_PAGES):
+            with self.server.send("GET", url, scope=pull(repository), headers=headers) as answer:
+                if answer.status in absent or (answer.status == 200 and media_type not in ("", answer.content_type)):
+                    return
+                if answer.status != 200:
+                    raise self.server.status_error(answer, where, doing="pull")
+                data = answer.read(MAX_SIZE)
+                next_page = _NEXT.match(answer.headers.get("Link", ""))
+            if data is None:
+                raise NetworkError("the list was incomplete", where=where, hint="try again")
+            yield data
+            if next_page is None:
+                return
+            url = urllib.parse.urljoin(url, next_page[1])
+            if origin(url) != origin(first):
+                raise NetworkError("the next page of the list is on another server", where=where, hint="ask its administrator")
+        raise NetworkError(f"the list has more than {_MAX_PAGES} pages", where=where, hint="delete old entries")
 
     # Blobs
 

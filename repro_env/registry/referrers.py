@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import re
-import urllib.parse
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from repro_env.io.urls import origin
 from repro_env.oci.manifest import EMPTY, EMPTY_DATA, MAX_SIZE, Descriptor, Index, as_descriptor, blob_of, parse
-from repro_env.registry.client import Registry, pull
+from repro_env.registry.client import Registry
 from repro_env.schema import codec
 from repro_env.schema.errors import ArtifactError, NetworkError
 from repro_env.schema.image import INDEX, MANIFEST, Blob
 
-_MAX_PAGES = 100
 _MAX_WRITES = 5
-_NEXT = re.compile(r'\s*<([^<>]*)>\s*;\s*rel="?next"?')
 
 
 def fallback_tag(digest: str) -> str:
@@ -92,28 +87,9 @@ def _read_tag(registry: Registry, repository: str, digest: str) -> tuple[bytes, 
 
 def _by_api(registry: Registry, repository: str, digest: str) -> tuple[Descriptor, ...]:
     """The referrers from the API; empty if the registry does not have it."""
-    server, where = registry.server, registry.where(repository, digest)
-    first = url = server.url(f"{repository}/referrers/{digest}")
-    descriptors: list[Descriptor] = []
-    for _ in range(_MAX_PAGES):
-        with server.send("GET", url, scope=pull(repository), headers={"Accept": INDEX}) as answer:
-            if answer.status in (400, 404, 405) or (answer.status == 200 and answer.content_type != INDEX):
-                return ()
-            if answer.status != 200:
-                raise server.status_error(answer, where, doing="pull")
-            data = answer.read(MAX_SIZE)
-            next_page = _NEXT.match(answer.headers.get("Link", ""))
-        if data is None:
-            raise NetworkError("the list of referrers was incomplete", where=where, hint="try again")
-        descriptors += _index(data, INDEX, where)
-        if next_page is None:
-            return tuple(descriptors)
-        url = urllib.parse.urljoin(url, next_page[1])
-        if origin(url) != origin(first):
-            what = "the next page of the list of referrers is on another server"
-            raise NetworkError(what, where=where, hint="ask its administrator")
-    what = f"the list of referrers has more than {_MAX_PAGES} pages"
-    raise NetworkError(what, where=where, hint="delete old referrers")
+    where = registry.where(repository, digest)
+    pages = registry.pages(repository, f"referrers/{digest}", where=where, absent=(400, 404, 405), media_type=INDEX)
+    return tuple(descriptor for data in pages for descriptor in _index(data, INDEX, where))
 
 
 def _index(data: bytes, media_type: str, where: str) -> tuple[Descriptor, ...]:

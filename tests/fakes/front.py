@@ -42,7 +42,7 @@ class Fault(NamedTuple):
     """`status`: `value` instead of an answer. `cut`: the first `value` bytes of the body (or of what is sent), then the
     connection ends. `wrong`: another byte at `value`. `endless`: a body without length or end. `longer`: `value` bytes
     more than there are. `lie`: `Docker-Content-Digest: value`. `redirect`: to `value`. `drop`: done, but not answered.
-    `body`: `value` instead of the body. `location`: `Location: value`. `norange`: ranges are not heard. `revoke`: no token is good any more.
+    `body`: `value` instead of the body, with the headers. `location`: `Location: value`. `norange`: ranges are not heard. `revoke`: no token is good any more.
     `instead`: `value` is kept instead of what was sent. `page`: the headers `value` more on a list of the API. `refuse`: `value` as body of a 403, or of the status in `headers`.
     """
     value: Any
@@ -156,6 +156,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._read_body()
             self._answer(int(fault.value), b"", fault.headers)
         elif fault is not None and fault.kind == "refuse":
+            self._read_body()
             self._answer(int(fault.headers.get("status", "403")), fault.value, {})
         elif fault is not None and fault.kind == "redirect":
             self._answer(307, b"", {"Location": fault.value})
@@ -220,8 +221,9 @@ class _Handler(BaseHTTPRequestHandler):
             headers["Location"] = value
         if self.front.referrers and answer.status == 201 and (subject := self._subject(body)):
             headers["OCI-Subject"] = subject
-        if kind == "body":
+        if fault is not None and kind == "body":
             data = value
+            headers |= dict(fault.headers)
         if kind == "wrong" and not upload:
             data = data[:value] + bytes([data[value] ^ 1]) + data[value + 1 :]
         if kind == "longer":

@@ -427,3 +427,40 @@ def test_a_mixture_of_faults_gives_exact_bytes_or_an_error(front: Front) -> None
 @pytest.mark.parametrize("seed", range(5))
 def test_many_mixtures_of_faults_give_exact_bytes_or_an_error(seed: int, front: Front) -> None:
     mixtures(seed, 100, front)
+
+
+MISSING = b'{"errors": [{"code": "MANIFEST_BLOB_UNKNOWN", "message": "blob unknown to registry"}]}'
+"""As a registry answers while another program sends the same blob."""
+
+
+def test_a_manifest_is_sent_again_if_the_registry_cannot_find_a_blob_for_a_moment(
+    front: Front, registry: Registry, stored_blob: Blob
+) -> None:
+    data = image(registry, "twice")
+    front.fail("PUT", "/manifests/", "refuse", MISSING, headers={"status": "400"}, times=2)
+    assert registry.put_manifest("team/faults", "twice", data, MANIFEST)[0] == digest_of(data)
+    assert front.count("PUT", "/manifests/") == 3
+
+
+def test_a_manifest_whose_blob_stays_missing_is_an_error(front: Front, registry: Registry, stored_blob: Blob) -> None:
+    front.fail("PUT", "/manifests/", "refuse", MISSING, headers={"status": "400"}, times=100)
+    with pytest.raises(NetworkError, match="MANIFEST_BLOB_UNKNOWN") as caught:
+        registry.put_manifest("team/faults", "never", image(registry, "never"), MANIFEST)
+    check_error(caught.value, front.host)
+    assert front.count("PUT", "/manifests/") < 10
+
+
+def test_all_pages_of_the_tags_are_read(front: Front, registry: Registry, stored_blob: Blob) -> None:
+    front.fail("GET", "/tags/list", "body", b'{"name": "team/faults", "tags": null}')
+    assert registry.tags("team/faults") == []
+    front.fail("GET", "/tags/list", "body", b'{"name": "team/faults", "tags": 7}')
+    with pytest.raises(NetworkError, match="the list of tags is invalid") as caught:
+        registry.tags("team/faults")
+    check_error(caught.value, front.host)
+    first = '{"name": "team/faults", "tags": ["first"]}'
+    front.fail(
+        "GET", "/tags/list", "body", first.encode(), headers={"Link": '</v2/team/faults/tags/list?last=first>; rel="next"'}
+    )
+    tags = registry.tags("team/faults")
+    assert (tags[0], {"v1", "v2"} <= set(tags)) == ("first", True)
+    assert registry.tags("team/nothing-here") == []
