@@ -27,8 +27,11 @@ __all__ = [
     "execute",
     "lineage",
     "list_runs",
+    "list_shared_runs",
     "pack",
+    "pull_runs",
     "push",
+    "push_runs",
     "rebuild",
     "seed",
     "show",
@@ -38,6 +41,9 @@ _MODULES = {
     "ReproEnvError": "repro_env.schema.errors",
     "compare_runs": "repro_env.api.runscompare",
     "list_runs": "repro_env.api.runs",
+    "list_shared_runs": "repro_env.api.runsshare",
+    "pull_runs": "repro_env.api.runsshare",
+    "push_runs": "repro_env.api.runsshare",
     "seed": "repro_env.seeding",
 }
 """The modules of public names that are not in the module of `api` with the same name."""
@@ -54,6 +60,7 @@ if TYPE_CHECKING:
     from repro_env.api.rebuild import rebuild
     from repro_env.api.runs import list_runs
     from repro_env.api.runscompare import compare_runs
+    from repro_env.api.runsshare import list_shared_runs, pull_runs, push_runs
     from repro_env.api.show import show
     from repro_env.api.verify import verify
     from repro_env.schema.errors import ReproEnvError

@@ -13,9 +13,9 @@ from pathlib import Path
 import msgspec
 
 from repro_env.api.arguments import absolute
-from repro_env.compare.outputs.comparison import matches
+from repro_env.compare.outputs.comparison import first_few, matches
 from repro_env.io.files import Found, open_regular, room, sha256_of, walk
-from repro_env.runs.records import annotation, records
+from repro_env.runs.records import annotation, pulled, records
 from repro_env.runs.records.annotation import Annotation
 from repro_env.runs.records.records import Run, Unreadable
 from repro_env.sandbox import streams
@@ -98,14 +98,27 @@ def select_outputs(run: Run, glob: str | None) -> tuple[Found, ...]:
         raise RecordError(what, where=str(run.files), hint="restore the run from a backup")
     recorded = _recorded(run)
     outputs = [found for found in _walk(run) if found.kind in ("file", "link") or found.path in recorded]
-    if glob is None:
-        picked = outputs
-    else:
-        picked = [found for found in outputs if matches(found.path, [glob]) or matches(_copy_path(found.path), [glob])]
+    picked = [found for found in outputs if _is_selected(found.path, glob)]
     if not picked:
         what = "this run has no outputs" if not outputs else f"no output of this run matches {glob!r}"
+        what = _missing_outputs(run, picked, glob) or what
         raise RecordError(what, where=run.directory.name, hint=f"`repro-env runs show {run.short}` lists them")
     return tuple(picked)
+
+
+def _is_selected(path: str, glob: str | None) -> bool:
+    return glob is None or matches(path, [glob]) or matches(_copy_path(path), [glob])
+
+
+def _missing_outputs(run: Run, picked: Sequence[Found], glob: str | None) -> str:
+    """Return which recorded outputs that a pattern matches are not in the run's directory, and why; empty if all are."""
+    here = {found.path for found in picked}
+    missing = [path for path in _recorded(run) if path not in here and _is_selected(path, glob)]
+    if not missing:
+        return ""
+    source = pulled.read(run.directory)
+    why = source.why(missing[0], run.short) if source is not None else ""
+    return f"not here: {first_few(missing, 3)}: {why or 'removed after the run'}"
 
 
 def _walk(run: Run) -> Iterator[Found]:
@@ -135,7 +148,10 @@ def copy_outputs(run: Run, glob: str | None, target: Path, *, force: bool, tell:
     """
     recorded = _recorded(run)
     picked = []
-    for found in select_outputs(run, glob):
+    selected = select_outputs(run, glob)
+    if missing := _missing_outputs(run, selected, glob):
+        tell.warn(f"note: {missing}")
+    for found in selected:
         if found.path not in recorded and found.kind == "link" and _leads_out(found):
             tell.warn(
                 f"note: {found.path} was skipped, because it is a symbolic link that leads out of the outputs, to {found.target}"

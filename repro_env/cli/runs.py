@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from repro_env.api import runs as use_case
-from repro_env.cli import retention, runscompare
+from repro_env.cli import retention, runscompare, runsshare
 from repro_env.cli.ui import messages, runpage
 from repro_env.cli.ui.options import (
     AllOption,
@@ -21,10 +21,10 @@ from repro_env.cli.ui.options import (
     runs_option,
     value,
 )
-from repro_env.runs.records import annotation, records, verdicts
+from repro_env.runs.records import annotation, pulled, records, verdicts
 from repro_env.runs.records.records import Run
 from repro_env.sandbox.streams import STDERR
-from repro_env.schema.errors import ReproEnvError
+from repro_env.schema.errors import ReproEnvError, UsageError
 from repro_env.store.store import Store
 
 _By = Annotated[str, value("NAME", "Record this name as the author.")]
@@ -40,9 +40,17 @@ def list_(
     tag: Annotated[
         list[str] | None, value("TAG", "List only runs that have this tag. Repeatable: runs must have all tags.")
     ] = None,
+    from_: Annotated[
+        str | None, value("REF|DIR", "List the runs in this catalog (`repro-env runs push`) instead.", "--from")
+    ] = None,
     runs: RunsOption = None,
 ) -> None:
     """List the runs, newest first."""
+    if from_ is not None and runs is not None:
+        raise UsageError("--from and --runs are mutually exclusive", hint="give one of them")
+    if from_ is not None:
+        runsshare.list_shared(from_, tag or ())
+        return
     directory = use_case.find_runs_directory(runs)
     listing = use_case.list_runs(directory, tell=messages.say)
     tags = {run.id: run.tags for run in listing.runs}
@@ -78,11 +86,12 @@ def show(
     except ReproEnvError as error:  # show the run even if its verdict cannot be read
         messages.error(error)
         verdict = None
+    source = pulled.read(run.directory)
     facts = {"directory": str(run.directory), "state": run.state, "intact": run.intact, "start": run.start, "end": run.end}
     tags = list(annotation.tags(annotations))
-    if messages.answer_in_json({**facts, "verified": verdict, "tags": tags, "annotations": list(annotations)}):
+    if messages.answer_in_json({**facts, "verified": verdict, "pulled": source, "tags": tags, "annotations": list(annotations)}):
         return
-    for line in runpage.lines(run, annotations, verdict, complete=all_):
+    for line in runpage.lines(run, annotations, verdict, source, complete=all_):
         messages.result(messages.visible(line))
     if run.end is not None and run.end.outputs:
         messages.say(f"next: repro-env runs get {run.short} --to DIR{runs_option(runs)}")
@@ -204,6 +213,8 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "note": note,
     "tag": tag,
     "untag": untag,
+    "push": runsshare.push,
+    "pull": runsshare.pull,
     "audit": retention.audit,
     "gc": retention.gc,
 }

@@ -17,7 +17,7 @@ from repro_env.api.execute import FinishedRun
 from repro_env.api.verify import Verified
 from repro_env.compare import rerun
 from repro_env.compare.outputs import ignorefile, results
-from repro_env.runs.records import annotation, checkpointstate, records
+from repro_env.runs.records import annotation, checkpointstate, pulled, records
 from repro_env.schema import codec
 from repro_env.schema.environment import Variable
 from repro_env.schema.errors import RecordError, SourceError, SpecError, UsageError
@@ -534,3 +534,19 @@ def test_an_ignored_file_that_is_equal_does_not_lower_the_level(place: Place) ->
     place.run("train.py", backend=Fake(training(log_txt="a")))
     assert verify_run(place, training(log_txt="a"), ignore=["log.txt"]).verdict.level == "bitwise"
     assert verify_run(place, training(log_txt="b"), ignore=["log.txt"]).verdict.level == "equal except for"
+
+
+def test_an_output_that_was_left_out_of_a_pulled_run_is_never_the_same_by_default(place: Place) -> None:
+    done = place.run(backend=Fake(training(log_txt="a", more_txt="b")))
+    for name in ("w.npy", "more.txt"):
+        (done.directory / "files" / name).unlink()
+    pulled.write(done.directory, pulled.Pulled(source="/team", left_out=("w.npy",)))
+    found = verify_run(place, training(2.0, log_txt="a", more_txt="c")).verdict
+    levels = {file.path: (file.level, file.why) for file in found.files}
+    assert levels["w.npy"][0] is None
+    assert "its bytes differ, and the recorded file is not here: it was left out" in levels["w.npy"][1]
+    assert levels["more.txt"][0] == "different"  # it was lost, not left out
+    assert levels["log.txt"][0] == "bitwise"
+    assert not found.same
+    equal = verify_run(place, training(log_txt="a", more_txt="b")).verdict
+    assert (equal.same, equal.level) == (True, "bitwise")  # by the recorded digests

@@ -9,6 +9,7 @@ from repro_env.cli.ui import messages
 from repro_env.runs.records import annotation, ids
 from repro_env.runs.records.annotation import Annotation
 from repro_env.runs.records.notes import MORE_VALUES
+from repro_env.runs.records.pulled import Pulled
 from repro_env.runs.records.records import Run
 from repro_env.runs.records.verdicts import Last
 from repro_env.schema.run import Count, End, GpuFact, Metric, Number, Parent, Rank, Seeded
@@ -22,16 +23,26 @@ _VALUES = 3
 """Seeds of one call that are shown without --all."""
 
 
-def lines(run: Run, annotations: Sequence[Annotation], verdict: Last | None = None, *, complete: bool = False) -> Iterator[str]:
+def lines(
+    run: Run,
+    annotations: Sequence[Annotation],
+    verdict: Last | None = None,
+    source: Pulled | None = None,
+    *,
+    complete: bool = False,
+) -> Iterator[str]:
     """The lines of the page.
 
-    `annotations`: oldest first. `verdict`: of the last verification. `complete`: do not shorten lists.
+    `annotations`: oldest first. `verdict`: of the last verification. `source`: of a run that was pulled. `complete`: do not shorten lists.
     """
     most = None if complete else SHOWN
     yield from head(run, annotation.tags(annotations))
     if verdict is not None:
         ignored = f", {verdict.ignored:,} difference{'s' * (verdict.ignored != 1)} ignored" if verdict.ignored else ""
         yield f"verified  {verdict.level}{'' if verdict.same else ', not as expected'} ({verdict.written}{ignored})"
+    if source is not None:
+        yield f"pulled    from {source.source}" + (f"; not here: {len(source.left_out)} outputs" if source.left_out else "")
+        yield from _shorten([f"  left out {path}" for path in source.left_out], most)
     yield from inputs(run, run.start.parents)
     if run.end is not None:
         yield from _end(run.end, most)
@@ -59,8 +70,13 @@ def head(run: Run, tags: Sequence[str] | None) -> Iterator[str]:
 
 def columns(run: Run) -> tuple[str, str, str]:
     """The short ID, the start and the shortened command of a run, for tables."""
-    command = shlex.join(run.start.command)
-    return run.short, run.start.started[:19].replace("T", " "), command if len(command) <= 40 else command[:39] + "…"
+    return run.short, *start_columns(run.start.started, run.start.command)
+
+
+def start_columns(started: str, words: Sequence[str]) -> tuple[str, str]:
+    """The start and the shortened command of a run."""
+    command = shlex.join(words)
+    return started[:19].replace("T", " "), command if len(command) <= 40 else command[:39] + "…"
 
 
 def inputs(run: Run, parents: Sequence[Parent]) -> Iterator[str]:

@@ -23,13 +23,14 @@ from repro_env.compare.audit.findings import (
     check_others,
     check_parent,
     check_record,
+    explain_missing,
     finding,
     sort_findings,
 )
 from repro_env.compare.audit.shared import SharedParts
 from repro_env.io.files import may_exist
 from repro_env.runs.lineage.parents import run_containing
-from repro_env.runs.records import annotation, checkpointstate, end, ids, records
+from repro_env.runs.records import annotation, checkpointstate, end, ids, pulled, records
 from repro_env.runs.records.checkpointstate import Listing, written_files
 from repro_env.runs.records.records import Run, Unreadable
 from repro_env.runs.start.sourcedirectory import source_directory
@@ -175,8 +176,16 @@ def _check_own_files(run: Run) -> Iterator[Finding]:
             yield finding("record", "changed", name, f"{name} changed since the run", run)
     contents = outputs.of_run(run.directory, run.end.outputs)
     yield from check_files("output", run, run.end.console, end.hash_console(run.directory))
-    yield from check_files("output", run, run.end.outputs, contents.outputs)
-    yield from check_others(run, run.end.others, contents.others)
+    found = (
+        *check_files("output", run, run.end.outputs, contents.outputs),
+        *check_others(run, run.end.others, contents.others),
+    )
+    try:
+        left_out = pulled.read(run.directory)
+    except ReproEnvError as error:
+        left_out = None
+        yield finding("record", "changed", pulled.NAME, error.what, run)
+    yield from found if left_out is None else explain_missing(found, lambda name: left_out.why(name, run.short))
     if run.end.trace or (run.directory / records.TRACE).is_dir():
         trace = outputs.collect(run.directory / records.TRACE, recorded=run.end.trace)
         yield from check_files("trace", run, run.end.trace, trace.outputs)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Literal, get_args
 
+import msgspec
+
 from repro_env.runs.records import ids
 from repro_env.runs.records.checkpointstate import CheckpointFile
 from repro_env.runs.records.records import Run
@@ -95,6 +97,13 @@ def check_files(part: Part, run: Run, recorded: Iterable[Output], current: Itera
             yield finding(part, state, output.path, why, run)
     for path in sorted(unrecorded):
         yield finding(part, "unrecorded", path, "it is not in the record", run)
+
+
+def explain_missing(findings: Iterable[Finding], why_left_out: Callable[[str], str]) -> Iterator[Finding]:
+    """Replace the findings of missing outputs that were left out of a pulled run: they were not compared."""
+    for found in findings:
+        why = why_left_out(found.what) if found.state == "gone" else ""
+        yield msgspec.structs.replace(found, state="unknown", why=why) if why else found
 
 
 def check_file(was: Output | CheckpointFile, now: Output | CheckpointFile | None) -> Answer:

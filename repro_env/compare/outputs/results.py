@@ -20,7 +20,7 @@ from repro_env.compare.outputs.judge import Judge
 from repro_env.compare.outputs.tensors import holds_tensors
 from repro_env.compare.traces import comparison, divergence
 from repro_env.io.files import open_regular, read_regular, sha256_of
-from repro_env.runs.records import checkpointstate, records
+from repro_env.runs.records import checkpointstate, ids, pulled, records
 from repro_env.sandbox import host, streams
 from repro_env.sandbox.outputs import locate
 from repro_env.schema.errors import RecordError, UsageError
@@ -212,8 +212,17 @@ def _without_content(file: File, left: Side, right: Side, judge: Judge) -> File 
         return file.not_compared(judge.left_out(file.path))
     if equal:
         return judge.equal(file)
+    if why := _left_out(left, file.path) or _left_out(right, file.now):
+        return file.not_compared(f"its bytes differ, and the recorded file is not here: {why}")
     problem = _changed(left, file.path) or _changed(right, file.now)
     return file.differing(f"its bytes differ, and {problem}") if problem else None
+
+
+def _left_out(side: Side, path: str) -> str:
+    """Return why an output is missing on purpose; empty if it is not."""
+    if os.path.lexists(side.places[path]) or (found := pulled.read(side.directory)) is None:
+        return ""
+    return found.why(path, ids.short(side.end.id))
 
 
 def _changed(side: Side, path: str) -> str:
