@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 
 from typer.core import TyperCommand
 
-from repro_env.api.execute import FinishedRun, execute, signal_name
+from repro_env.api.execute import FinishedRun, check_command, execute, signal_name
 from repro_env.cli.ui import messages
 from repro_env.cli.ui.options import (
     EnvFileOption,
@@ -26,7 +26,7 @@ from repro_env.cli.ui.options import (
 )
 from repro_env.runs.records.ids import short
 from repro_env.sandbox.gpus import parse as parse_gpus
-from repro_env.schema.errors import UsageError
+from repro_env.schema.errors import ReproEnvError, UsageError
 from repro_env.schema.progress import Tell
 from repro_env.schema.run import End, Ids, Mode, Ranks, RunnerName
 
@@ -118,6 +118,10 @@ def command(
     ] = None,
     tag: Annotated[list[str] | None, value("TAG", "Tag the run, like `repro-env runs tag`. Repeatable.")] = None,
     note: Annotated[str, value("TEXT", "Add a note to the run, like `repro-env runs note`.")] = "",
+    push: Annotated[
+        str | None,
+        value("REF|DIR", "Push the run to this catalog when it has ended, like `repro-env runs push`. Default: do not push it."),
+    ] = None,
     runs: Annotated[
         Path | None,
         value("DIR", "Record the run in this directory. Default: runs/ next to the spec's directory.", parser=parse_path),
@@ -183,11 +187,36 @@ def words(context: Any) -> tuple[str, ...]:
 
 def run(options: Mapping[str, Any], command: Sequence[str]) -> int:
     """Run `repro-env exec`. Returns the exit code of the user's command. Raises `ReproEnvError`."""
-    tell = messages.prefixed
+    tell, catalog = messages.prefixed, options["push"]
+    if catalog is not None:
+        from repro_env.api.runsshare import check_catalog  # slow to import
+
+        check_command(command)
+        check_catalog(catalog)
     result = execute(command=command, **arguments(options), tell=tell)
     report_end(result, tell, runs=options["runs"])
     messages.answer_in_json(result.end)
+    if catalog is not None:
+        _push(result, catalog, tell)
     return result.end.outcome.exit_code
+
+
+def _push(result: FinishedRun, catalog: str, tell: Tell) -> None:
+    """Push a run. Raises `ReproEnvError` if it cannot be pushed; after a failed command, the error is only printed."""
+    from repro_env.api.runsshare import push_runs
+    from repro_env.cli.runsshare import report_push
+
+    try:
+        pushed = push_runs(catalog, [result.directory.name], runs=result.directory.parent, tell=tell)
+        for failure in pushed.failed:
+            raise failure.why
+    except ReproEnvError as error:
+        tell.warn(f"the run was recorded in {result.directory}, but could not be pushed to {catalog}")
+        if result.end.outcome.exit_code == 0:  # otherwise, the exit code of the command is more important
+            raise
+        messages.error(error)
+    else:
+        report_push(pushed, tell)
 
 
 def arguments(options: Mapping[str, Any]) -> dict[str, Any]:

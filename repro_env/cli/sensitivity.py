@@ -45,7 +45,7 @@ def command(
       repro-env sensitivity --seeds 10 --metric val_loss:min -- train.py --epochs 3
 
     The seeds are consecutive; the first seed is the value of --seed. The options of `repro-env exec` are accepted too, except
-    --checkpoints. Each run is recorded like a run of `repro-env exec`. With --runner host, each run works
+    --checkpoints and --push. Each run is recorded like a run of `repro-env exec`. With --runner host, each run works
     in a private copy of the source.
 
     Metrics are numbers in files that the command writes: JSON, JSON lines, CSV, TensorBoard. Seeds that the script sets itself
@@ -57,7 +57,7 @@ def command(
 
 
 class Command(exec_command.SimilarCommand):
-    excluded = ("checkpoints",)
+    excluded = ("checkpoints", "push")
 
     @staticmethod
     def run(options: Mapping[str, Any], command: Sequence[str]) -> int:

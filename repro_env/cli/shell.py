@@ -22,7 +22,7 @@ def command() -> None:
 class Command(exec_command.SimilarCommand):
     usage = "[OPTIONS]"
     has_answer = False
-    excluded = ("module", "code", "trace", "parent", "tag", "note", "runs")
+    excluded = ("module", "code", "trace", "parent", "tag", "note", "push", "runs")
 
     @staticmethod
     def run(options: Mapping[str, Any], command: Sequence[str]) -> int:
