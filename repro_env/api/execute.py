@@ -18,7 +18,7 @@ from typing import Literal
 
 import msgspec
 
-from repro_env.api import rebuild
+from repro_env.api import preflight, rebuild
 from repro_env.api.arguments import Pairs, absolute, pairs_of
 from repro_env.compare.environments.drift import check_drift, check_host, check_imports
 from repro_env.delivery.builder import layers
@@ -189,7 +189,13 @@ def _prepare(options: RunOptions, spec: Spec, spec_directory: Path, *, has_backe
         from repro_env.runs.execution import engine  # slow to import
 
         engine.check()
-    gpus = devices.choose(options, spec, tell)
+    if not is_host:
+        layers.check_platform(spec)
+    gpus, absence = devices.choose(options, spec)
+    checks = preflight.examine(
+        spec, store, gpus=gpus.facts, absence=absence, is_host=is_host, replays_threads=options.determinism != "off"
+    )
+    preflight.require(checks, spec_directory, here=options.here, tell=tell)
     run_data = data.collect(
         options,
         spec,
@@ -281,7 +287,6 @@ def _prepare_image(
     options: RunOptions, spec: Spec, spec_directory: Path, *, has_backend: bool, store: Store, tell: Tell
 ) -> Path | None:
     """Bring the image to where the runner uses it. Return its bytecode in the store, which a given backend does not need."""
-    layers.check_platform(spec)
     if not rebuild.present(spec, spec_directory, store):
         tell.detail("the image is not on this machine yet; rebuilding it first")
         rebuild.rebuild(Opened(spec, spec_directory), store=store, tell=tell)

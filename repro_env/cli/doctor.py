@@ -1,4 +1,7 @@
-"""`repro-env doctor`: one line for each thing that runs need, with a fix if it is missing."""
+"""`repro-env doctor`: one line for each thing that runs need, with a fix if it is missing.
+
+With a spec, a table of what its runs need, what this machine has, and whether that affects the results.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,25 @@ from typing import Annotated
 import typer
 
 from repro_env.api.doctor import Diagnosis, examine
+from repro_env.api.preflight import examine_spec
 from repro_env.cli.ui import messages
-from repro_env.cli.ui.options import value
+from repro_env.cli.ui.options import argument, value
+from repro_env.compare.preflight.check import Check, worst
 from repro_env.sandbox.doctor import ADMINISTRATOR
-from repro_env.schema.errors import ReproEnvError
+from repro_env.schema.errors import MachineError, ReproEnvError, UsageError
+from repro_env.specs.argument import open_spec
 from repro_env.store.specs.lookup import locate
 from repro_env.store.store import Store
 
 
 def command(
+    spec: Annotated[
+        str | None,
+        argument(
+            "SPEC",
+            "Compare this machine with the capture of a spec: a spec.json, its directory, a bundle FILE, or a REF in a registry.",
+        ),
+    ] = None,
     for_dir: Annotated[
         Path | None,
         value("DIR", "Check the directory in which runs will be stored. Default: the current directory.", "--for"),
@@ -26,13 +39,36 @@ def command(
 
     Each line begins with `ok`, `fallback` (runs work, with a limitation), `blocked`, or `absent` (only some runners need it).
 
-    Exit code 0: runs work on this machine. 1: they do not.
+    With SPEC, check instead whether this machine can run the image of the spec, and with the same numbers: its architecture,
+    kernel, CPU, GPUs, driver, memory for DataLoader workers and disk. The verdict of a check is `ok`, `unknown`, `numerics may
+    differ` or `blocked`.
+
+    Exit code 0: runs work on this machine, or all checks are ok. 1: they do not, or numbers may differ. 21: blocked.
     """
     store = Store.open()
+    if spec is not None:
+        if for_dir is not None:
+            raise UsageError("SPEC and --for are mutually exclusive", hint="run `repro-env doctor` once with each of them")
+        checks = examine_spec(open_spec(spec, store=store, tell=messages.say).spec, store)
+        verdict = worst(checks)
+        if not messages.answer_in_json({"verdict": verdict, "checks": checks}):
+            _print_checks(checks)
+        raise typer.Exit({"ok": 0, "blocked": MachineError.exit_code}.get(verdict, 1))
     answer = examine(store.root, for_dir or Path.cwd())
     if not messages.answer_in_json(answer):
         _print(answer, store)
     raise typer.Exit(0 if answer.works else 1)
+
+
+def _print_checks(checks: tuple[Check, ...]) -> None:
+    """A table, with the reason and the fix below each row that is not ok."""
+    rows = [(check.verdict, check.name, check.captured, check.here) for check in checks]
+    header, *lines = messages.table(rows, header=("verdict", "check", "captured", "here")).splitlines()
+    messages.result(header)
+    for line, check in zip(lines, checks, strict=True):
+        messages.result(line)
+        for text in filter(None, (check.why, check.fix and f"fix: {check.fix}")):
+            messages.result(f"    {text}")
 
 
 def _print(answer: Diagnosis, store: Store) -> None:

@@ -85,11 +85,20 @@ def import_package(report: Report, name: str) -> Any:
         return None
 
 
+def kernel_architectures(torch: Any) -> str:
+    """What torch's kernels were compiled for. `torch.cuda.get_arch_list()` is empty without a GPU in older versions."""
+    return str(torch._C._cuda_getArchFlags())
+
+
 def report_torch(report: Report, torch: Any) -> None:
     report.write(torch=str(getattr(torch, "__version__", "")) or "of unknown version")
     config = str(report.step("torch's configuration", torch.__config__.show) or "")
     parallel = str(report.step("torch's threads", torch.__config__.parallel_info) or "")
     report.write(cpu_capability=report.step("torch's CPU code path", lambda: libraries.cpu_capability(torch, config)) or "")
+    if getattr(torch.version, "cuda", None):
+        report.write(cuda=str(torch.version.cuda))
+        flags = report.step("the architectures of torch's kernels", functools.partial(kernel_architectures, torch))
+        report.write(architectures=(flags or "").split())
     report.threads("torch", "", torch.get_num_threads)
     report.threads("torch interop", "", torch.get_num_interop_threads)
     # The first multiplication makes the CPU libraries load their deferred parts. It is small enough for a single thread.

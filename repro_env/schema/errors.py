@@ -20,6 +20,7 @@
     |-- DriftError 18         the live environment differs from the captured one
     |-- RecordError 19        a run does not exist, or would be overwritten
     |-- EngineError 20        the container engine is not available, refused a request, or stopped
+    |-- MachineError 21         this machine cannot run the image
     `-- CommandMissingError 127  the command is not in the image (the code that shells use)
 
 Exit code 0 means success and 1 means that the answer is "no"; neither is an error. 130 means Ctrl-C.
@@ -133,6 +134,10 @@ class EngineError(ReproEnvError):
     def __init__(self, what: str, *, where: str = "", hint: str = "", status: int = 0) -> None:
         super().__init__(what, where=where, hint=hint)
         self.status = status
+
+
+class MachineError(ReproEnvError):
+    exit_code = 21
 
 
 class CommandMissingError(ReproEnvError):

@@ -55,6 +55,10 @@ class Frameworks(Frozen, frozen=True, kw_only=True):
     """`torch.__version__`; empty if torch is not installed or cannot be imported."""
     cpu_capability: Line = ""
     """`torch.backends.cpu.get_cpu_capability()`: the code path that torch uses on this CPU."""
+    cuda: Line = ""
+    """`torch.version.cuda`: the version of CUDA that torch was built for; empty for other builds."""
+    architectures: tuple[Line, ...] = ()
+    """`torch.cuda.get_arch_list()`: what torch's kernels were compiled for, such as `sm_90` and `compute_120` (PTX)."""
     devices: tuple[Device, ...] = ()
     """GPUs in torch's order, which respects `CUDA_VISIBLE_DEVICES`."""
     libraries: tuple[Library, ...] = ()

@@ -43,6 +43,10 @@ held = [ctypes.CDLL(os.path.join(HERE, name)) for name in sorted(os.listdir(HERE
 class version:
     cuda = "12.4"
     hip = None
+class _C:
+    @staticmethod
+    def _cuda_getArchFlags():
+        return "sm_80 sm_90 compute_90"
 class __config__:
     @staticmethod
     def show():

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Literal
 
 from repro_env.environment import assembly
+from repro_env.environment.machine.host import host
 from repro_env.environment.wheels.layers import DistributionContents, GroupContents
 from repro_env.oci import layer, wheel, wheellayers
 from repro_env.oci.entry import Entry, Member, file_notes, members, sort_with_parents
 from repro_env.oci.paths import SYSTEM_PATH
 from repro_env.schema import codec
 from repro_env.schema.artifact import TreeBlob, Wheel
-from repro_env.schema.environment import Host, Interpretation, Interpreter, Startup, Variable, Variables
+from repro_env.schema.environment import Interpretation, Interpreter, Startup, Variable, Variables
 from repro_env.schema.frameworks import Frameworks
 from repro_env.schema.image import Config, Layer
 from repro_env.schema.spec import Defaults, Hints, Identity, Observed, Platform, Rules, Runtime, Source, Spec, WheelHint
@@ -157,7 +158,7 @@ def _observed(facts: Interpretation, variables: Variables, source: Source) -> Ob
         kind="venv",
         interpreter=facts.interpreter,
         startup=Startup(problem="", sys_path=(), locale="C UTF-8"),
-        host=Host(os="tests", kernel="6", machine="x86_64", cpu="none", isa=(), cores=1, memory=1),
+        host=host(),  # a run on this machine has nothing to warn of
         frameworks=Frameworks(problem="not installed"),
         variables=variables,
         system_packages=(),

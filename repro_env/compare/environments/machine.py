@@ -34,7 +34,7 @@ def hosts(left: Host, right: Host) -> Iterator[Difference]:
         yield Difference("numerics", "CPU flags", " ".join(missing), " ".join(new), why, counts=False)
     yield from _fact("numerics", "CPU cores", str(left.cores), str(right.cores), "they determine the default number of threads")
     yield from _fact(
-        "numerics", "GPUs", _counted(left.gpus), _counted(right.gpus), "libraries choose other kernels for another GPU"
+        "numerics", "GPUs", counted(left.gpus), counted(right.gpus), "libraries choose other kernels for another GPU"
     )
     yield from _fact("numerics", "NVIDIA driver", left.nvidia, right.nvidia)
     yield from _fact("numerics", "AMD driver", left.amdgpu, right.amdgpu)
@@ -50,7 +50,7 @@ def frameworks(left: Frameworks, right: Frameworks) -> Iterator[Difference]:
         return
     yield from _fact("numerics", "torch as loaded", left.torch, right.torch)
     yield from _fact("numerics", "torch's CPU code path", left.cpu_capability, right.cpu_capability, "chosen by the CPU's flags")
-    yield from _fact("numerics", "GPUs of torch", *(_counted(map(_device, side.devices)) for side in (left, right)))
+    yield from _fact("numerics", "GPUs of torch", *(counted(map(_device, side.devices)) for side in (left, right)))
     yield from compare_values(_loaded(left.libraries), _loaded(right.libraries), "numerics", "library as loaded", counts=False)
     yield from compare_values(
         _counts(left.threads), _counts(right.threads), "numerics", "the number of threads changes the order of sums", counts=False
@@ -103,7 +103,8 @@ def _fact(level: Level, what: str, left: str, right: str, why: str = "") -> Iter
         yield Difference(level, what, left, right, why, counts=False)
 
 
-def _counted(names: Iterable[str]) -> str:
+def counted(names: Iterable[str]) -> str:
+    """Return names with the number of each, such as `2 x NVIDIA H100 PCIe`; `none` without names."""
     return ", ".join(f"{count} x {name}" if count > 1 else name for name, count in Counter(names).items()) or "none"
 
 

@@ -92,6 +92,7 @@ def _read(lines: Iterable[str], problem: str, hidden: Collection[str]) -> Report
         row |= redact.all_texts(row) | {"path": row["path"] if codec.fits(row["path"], AbsPath) else None}
     facts = {
         "problem": redact.line("; ".join(filter(None, (problem, *values["failed"]))), hidden),
+        "architectures": redact.all_texts([name for names in values["architectures"] for name in names]),
         "devices": redact.all_texts(values["device"]),
         "libraries": sorted(
             (row for row in values["library"] if row["path"] is not None), key=lambda row: (row["name"], row["path"])
@@ -99,7 +100,7 @@ def _read(lines: Iterable[str], problem: str, hidden: Collection[str]) -> Report
         "threads": sorted(values["threads"], key=lambda row: (row["library"], row["path"] or "")),
         "unknown": sorted({redact.line(line, hidden) for line in values["unknown"]}),
     }
-    facts |= {name: redact.line(values[name][-1]) for name in ("torch", "cpu_capability") if values[name]}
+    facts |= {name: redact.line(values[name][-1]) for name in ("torch", "cpu_capability", "cuda") if values[name]}
     mapped, deferred = (
         [path for paths in values[name] for path in sorted(paths) if codec.fits(path, AbsPath)] for name in ("mapped", "deferred")
     )

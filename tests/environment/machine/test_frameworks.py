@@ -66,7 +66,7 @@ def test_reports_torch_and_its_libraries(venv: Path, cache: Cache) -> None:
     lib = f"{os.path.realpath(torch)}/lib"
     found = report.facts
     assert found == Frameworks(
-        torch="2.4.0+cu124", cpu_capability="AVX2",
+        torch="2.4.0+cu124", cpu_capability="AVX2", cuda="12.4", architectures=("sm_80", "sm_90", "compute_90"),
         devices=(Device(name="NVIDIA H100 80GB HBM3", architecture="9.0", units=132, memory=85520809984),),
         libraries=(
             Library(name="cuda driver", path=f"{lib}/libcuda.so.1"),

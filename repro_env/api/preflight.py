@@ -1,0 +1,107 @@
+"""Judge whether this machine can run the image of a spec before anything is fetched, for `exec` and `doctor SPEC`."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from repro_env.compare.preflight import check
+from repro_env.compare.preflight.check import Check, Disk, Machine
+from repro_env.compare.preflight.judge import judge
+from repro_env.delivery.builder import layers
+from repro_env.delivery.builder.layers import Task
+from repro_env.environment.machine import host as machine
+from repro_env.environment.machine import nvml
+from repro_env.environment.machine.nvml import Gpu, Nvidia
+from repro_env.io import files
+from repro_env.io.machine import ARCHITECTURES
+from repro_env.sandbox import gpus as sandbox_gpus
+from repro_env.schema.errors import MachineError
+from repro_env.schema.progress import Tell
+from repro_env.schema.run import GpuFact
+from repro_env.schema.spec import Spec
+from repro_env.store.store import Store
+
+_INDEX = re.compile(r"nvidia\.com/gpu=(\d+)")
+"""The name of a GPU that only a CDI spec lists. `nvidia-ctk` counts as NVML does."""
+
+def examine_spec(spec: Spec, store: Store) -> tuple[Check, ...]:
+    """Judge this machine for a run with the default options. Raises `BuildError`, `RunError`."""
+    if not check.facts_of(spec).gpus:
+        return examine(spec, store)
+    here = sandbox_gpus.look(os.environ)
+    return examine(spec, store, gpus=sandbox_gpus.present(here).facts, absence=sandbox_gpus.absence(here))
+
+
+def examine(
+    spec: Spec,
+    store: Store,
+    *,
+    gpus: Sequence[GpuFact] = (),
+    absence: str = "",
+    is_host: bool = False,
+    replays_threads: bool = True,
+) -> tuple[Check, ...]:
+    """Judge this machine for a run of the spec. Raises `BuildError` if the spec contradicts itself.
+
+    `gpus`: those that the run uses. `absence`: why there are none. `is_host`: whether it runs without the image.
+    `replays_threads`: whether it uses the captured numbers of threads.
+    """
+    host = machine.host()
+    nvidia = nvml.read() if gpus else Nvidia()
+    facts = Machine(
+        architecture=ARCHITECTURES.get(host.machine, host.machine),
+        host=msgspec.structs.replace(host, nvidia=host.nvidia or nvidia.driver),  # WSL has no /proc/driver/nvidia
+        gpus=tuple(_identify(gpu, nvidia) for gpu in gpus),
+        absence=absence,
+        shm=files.free(Path("/dev/shm"))[0] if is_host else host.memory // 2,  # noqa: S108 - as runs in the image have it
+        disk=_disk([] if is_host else layers.tasks(spec), store),
+        replays_threads=replays_threads,
+    )
+    return judge(check.facts_of(spec), facts)
+
+
+def _identify(gpu: GpuFact, nvidia: Nvidia) -> Gpu:
+    """Find a GPU of the run among those that NVML reports: by its model, or by the index in NVIDIA's CDI specs."""
+    index = _INDEX.fullmatch(gpu.name)
+    if index is not None and int(index[1]) < len(nvidia.gpus):
+        return nvidia.gpus[int(index[1])]
+    capability = next((found.capability for found in nvidia.gpus if found.name == gpu.name), "")
+    return Gpu(gpu.name, capability, is_model=index is None and not gpu.mig)
+
+
+def _disk(tasks: Sequence[Task], store: Store) -> Disk:
+    """What the layers need at least: one of packages is larger than their archives, and its files are not counted."""
+    missing = [task for task in tasks if store.layers.path(task.diff_id) is None]
+    free, inodes = files.free(store.root)
+    return Disk(
+        path=str(store.root),
+        free=free,
+        free_inodes=inodes,
+        needed=sum(task.size for task in missing),
+        needed_inodes=sum(task.tree.files for task in missing if task.tree is not None),
+    )
+
+
+def require(checks: tuple[Check, ...], spec: Path, *, here: Path, tell: Tell) -> None:
+    """Raise `MachineError` for a check that is blocked, and warn of the worst of the others. `spec`: its directory."""
+    verdict = check.worst(checks)
+    if verdict == "ok":
+        return
+    name = spec.relative_to(here) if spec.is_relative_to(here) else spec
+    first = next(item for item in checks if item.verdict == verdict)
+    if verdict == "blocked":
+        raise MachineError(
+            f"{first.why} (here: {first.here}; in the spec: {first.captured})",
+            where="this machine",
+            hint=f"{first.fix}; `repro-env doctor {name}` shows all checks",
+        )
+    effect = "numbers may differ" if verdict == "numerics may differ" else "it is unknown whether this affects the run"
+    tell.warn(
+        f"this machine differs from the captured one, and {effect}: {first.name} is {first.here} "
+        f"(captured: {first.captured}); `repro-env doctor {name}` shows all"
+    )

@@ -1,0 +1,192 @@
+"""Checks of the GPUs that a run uses: model and count, the driver for the captured CUDA, and kernels for the devices.
+
+PyTorch's kernels are compiled for some compute capabilities (`sm_80`), and may contain PTX (`compute_90`), which the driver compiles
+for later devices. A driver older than the toolkit of the kernels runs them, but does not compile their PTX.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+from repro_env.compare.environments.machine import counted
+from repro_env.compare.preflight.check import Captured, Check, Machine, Verdict
+from repro_env.compare.preflight.rules import (
+    family,
+    forward,
+    kind_of,
+    rules,
+    runs_cubin,
+    version,
+    wheels_for,
+)
+from repro_env.environment.machine.nvml import Gpu
+
+_CODE = re.compile(r"(sm|compute)_(\d+)(\d)(a?)")
+"""`sm_90a` runs on 9.0 only."""
+
+
+def check_gpus(captured: Captured, machine: Machine) -> Iterator[Check]:
+    """Yield the checks. Driver and kernels only matter if the run uses GPUs and the environment has a torch for CUDA."""
+    yield _model(captured, machine)
+    frameworks = captured.frameworks
+    if not machine.gpus:
+        return
+    if any(
+        name.startswith("gfx") for name in (*frameworks.architectures, *(device.architecture for device in frameworks.devices))
+    ):
+        yield _unknown_driver(
+            f"ROCm, driver {captured.host.amdgpu or 'unknown'}", machine.host.amdgpu, "there are no rules for ROCm"
+        )
+    elif frameworks.cuda:
+        yield _driver(captured, machine)
+        yield from (_kernels(captured, machine, gpu) for gpu in dict.fromkeys(machine.gpus))
+    elif frameworks.devices or any(library.name == "cudart" for library in frameworks.libraries):
+        why = "the spec does not name the version of CUDA, which is only recorded for torch"
+        yield _unknown_driver("CUDA of unknown version", machine.host.nvidia, why)
+
+
+def _unknown_driver(captured: str, driver: str, why: str) -> Check:
+    return Check(name="GPU driver", captured=captured, here=f"driver {driver or 'unknown'}", verdict="unknown", why=why)
+
+
+def _model(captured: Captured, machine: Machine) -> Check:
+    names = tuple(gpu.name for gpu in machine.gpus)
+    same = Counter(names) == Counter(captured.gpus)
+    verdict: Verdict = "ok" if same else "numerics may differ"
+    why = fix = ""
+    if not same and not names:
+        why, fix = f"the run has no GPU: {machine.absence}", "use a machine with the captured GPUs"
+        if not machine.absence:
+            why, fix = "the run has no GPU, as requested", "use the captured GPUs (exec --gpus all)"
+    elif not all(gpu.is_model for gpu in machine.gpus):
+        verdict, why = "unknown", "the model of a GPU or MIG device of the run is unknown"
+    elif not same:
+        is_count = set(names) == set(captured.gpus)
+        why = "another number of GPUs changes the order of sums" if is_count else "libraries choose other kernels for another GPU"
+        fix = f"for the same numbers, use {counted(captured.gpus)}" if captured.gpus else "for the same numbers: exec --gpus none"
+    return Check(name="GPUs", captured=counted(captured.gpus), here=counted(names), verdict=verdict, why=why, fix=fix)
+
+
+def _driver(captured: Captured, machine: Machine) -> Check:
+    cuda, driver = captured.frameworks.cuda, machine.host.nvidia
+    row, toolkit, sources = family(cuda), rules().toolkits.driver.get(cuda), rules().sources
+
+    def result(verdict: Verdict, source: str, why: str = "", fix: str = "") -> Check:
+        captured_driver = f", driver {captured.host.nvidia}" if captured.host.nvidia else ""
+        return Check(
+            name="GPU driver",
+            captured=f"CUDA {cuda}{captured_driver}",
+            here=f"driver {driver or 'unknown'}",
+            verdict=verdict,
+            why=why,
+            fix=fix,
+            source=sources.get(source, source),
+        )
+
+    update = f"install driver {(row.driver if row else toolkit) or 'for this CUDA'} or later"
+    if not driver:
+        return result("unknown", "", "the version of NVIDIA's driver is unknown", update)
+    if toolkit is not None and version(driver) >= version(toolkit):
+        return result("ok", rules().toolkits.source)
+    if row is None and toolkit is None:
+        return result("unknown", "", f"the rules have no row for CUDA {cuda}", "compare with the release notes of this CUDA")
+    if row is not None and version(driver) >= version(row.driver):
+        if toolkit is None:
+            why = f"{row.driver} is the minimum for CUDA {row.cuda}.x, but the rules have no row for CUDA {cuda}"
+            return result("unknown", row.source, why, "if a function of the driver is missing, update the driver")
+        why = f"minor version compatibility: functions that need driver {toolkit} fail, and PTX is not compiled"
+        return result("ok", row.source, why)
+    floor = row.driver if row is not None else toolkit
+    source = row.source if row is not None else rules().toolkits.source
+    why = f"CUDA {cuda} needs driver {floor} or later"
+    package = _compat(captured, cuda)
+    if package is None:
+        older = [row.cuda for row in rules().family if version(driver) >= version(row.driver)]
+        other = f", or capture an environment with a torch for CUDA {older[0]}" if older else ""
+        return result("blocked", source, why, update + other)
+    return result(*_forward(driver, machine.gpus, *package, update))
+
+
+def _compat(captured: Captured, cuda: str) -> tuple[str, str] | None:
+    """Return name and CUDA version of the package for forward compatibility to a version of CUDA: `cuda-compat-13-0`, 13.0."""
+    for name, number in captured.packages.items():
+        if name.startswith("cuda-compat"):  # conda's package has the version of CUDA as its own
+            versions = name.split("-")[2:] or number.split(".")[:2]
+            if versions[0] == cuda.partition(".")[0]:
+                return name, ".".join(versions)
+    return None
+
+
+def _forward(driver: str, gpus: tuple[Gpu, ...], package: str, cuda: str, update: str) -> tuple[Verdict, str, str, str]:
+    """Judge a driver below the minimum if the image has the package cuda-compat: verdict, source, reason and fix."""
+    kinds = {gpu.name: kind_of(gpu.name) for gpu in gpus}
+    refused = [name for name, kind in kinds.items() if kind == "other"]
+    if refused:
+        why = f"forward compatibility ({package}) works on data-center GPUs only, and fails with error 804 on {refused[0]}"
+        return "blocked", "forward", why, update
+    unlisted = [name for name, kind in kinds.items() if kind is None]
+    row = forward(cuda)
+    if unlisted or row is None:
+        what = f"{unlisted[0]} as a data-center GPU" if unlisted else f"the drivers that {package} supports"
+        return "unknown", "forward", f"forward compatibility ({package}): the rules do not list {what}", update
+    branch = version(driver)[0]
+    if branch not in row.branches:
+        branches = ", ".join(f"R{number}" for number in sorted(row.branches))
+        return "blocked", row.source, f"{package} supports the driver branches {branches}, not R{branch}", update
+    why = f"forward compatibility: {package} replaces a part of the driver"
+    fix = "make sure that the run loads libcuda.so from /usr/local/cuda/compat; for the same numbers, use the captured driver"
+    return "numerics may differ", row.source, why, fix
+
+
+def _kernels(captured: Captured, machine: Machine, gpu: Gpu) -> Check:
+    frameworks = captured.frameworks
+    cuda, sources = frameworks.cuda, rules().sources
+
+    def result(verdict: Verdict, source: str, why: str = "", fix: str = "") -> Check:
+        return Check(
+            name="compute capability",
+            captured=" ".join(frameworks.architectures) or "unknown",
+            here=f"{gpu.capability or 'unknown'} ({gpu.name})",
+            verdict=verdict,
+            why=why,
+            fix=fix,
+            source=sources.get(source, source),
+        )
+
+    if not gpu.capability:
+        return result(
+            "unknown",
+            "",
+            "NVML did not report the compute capability of this GPU",
+            "compare `nvidia-smi --query-gpu=compute_cap`",
+        )
+    if not frameworks.architectures:
+        return result("unknown", "", "the spec does not list the kernels of its torch", "capture again")
+    codes = [(text, _CODE.fullmatch(text)) for text in frameworks.architectures]
+    compiled = [f"{match[2]}.{match[3]}" for _, match in codes if match and match[1] == "sm" and not match[4]]
+    exact = [f"{match[2]}.{match[3]}" for _, match in codes if match and match[1] == "sm" and match[4]]
+    if gpu.capability in exact or any(runs_cubin(code, gpu.capability) for code in compiled):
+        return result("ok", "cubin")
+    ptx = [
+        f"{match[2]}.{match[3]}"
+        for _, match in codes
+        if match and match[1] == "compute" and not match[4] and version(f"{match[2]}.{match[3]}") <= version(gpu.capability)
+    ]
+    if ptx:
+        toolkit = rules().toolkits.driver.get(cuda)
+        if toolkit is None or not machine.host.nvidia:
+            why = f"only PTX fits this GPU, and it is unknown which driver compiles PTX of CUDA {cuda}"
+            return result("unknown", "minor", why)
+        if version(machine.host.nvidia) < version(toolkit):
+            why = f"only PTX fits this GPU, and driver {machine.host.nvidia} does not compile PTX of CUDA {cuda}"
+            return result("blocked", "minor", why, f"install driver {toolkit} or later")
+        why = "no compiled kernel fits this GPU, so the driver compiles PTX, and its version affects the numbers"
+        return result("numerics may differ", "cubin", why, "for the same numbers, use the captured GPU")
+    unread = [text for text, match in codes if match is None]
+    if unread:
+        return result("unknown", "", f"the rules do not cover kernels for {unread[0]}")
+    wheels = ", ".join(f"CUDA {name}" for name in wheels_for(gpu.capability, machine.host.machine))
+    fix = "use a GPU of the list" + (f", or capture an environment with a torch for this GPU (2.13: {wheels})" if wheels else "")
+    return result("blocked", "cubin", f"torch {frameworks.torch} has no kernels for this GPU", fix)
