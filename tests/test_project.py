@@ -183,6 +183,10 @@ HOSTS = re.compile(
 """Reserved names (RFC 2606) and addresses: what a test or a document may call a server."""
 PAGES = {"github.com", "www.apache.org", "opencontainers.org", "peps.python.org", "packaging.python.org", "docs.python.org"}
 """Where a document may point a reader."""
+SOURCES = {
+    "docs.nvidia.com", "developer.nvidia.com", "gitlab.com", "en.wikipedia.org", "unix.stackexchange.com", "blog.zhaowcheng.com",
+}  # fmt: skip
+"""Of rules about machines (`compare/preflight/rules.toml`) and of the pairs that test them."""
 SERVICES = {
     "hooks.slack.com", "discord.com", "bucket.s3.amazonaws.com", "b.s3.amazonaws.com", "d1.cloudfront.net", "storage.googleapis.com",
     "lab.blob.core.windows.net", "packages.north.org", "conda.north.org", "git.north.org", "api.north.org",
@@ -207,7 +211,7 @@ def test_no_file_names_a_package_index_or_this_checkout() -> None:
         found += [
             f"{path.relative_to(ROOT)}: {host}"
             for host in hosts
-            if not HOSTS.fullmatch(host) and host not in PAGES | SERVICES | FORMATS
+            if not HOSTS.fullmatch(host) and host not in PAGES | SOURCES | SERVICES | FORMATS
         ]
         if re.search(re.escape(str(ROOT)) + r"(?![\w-])", text):
             found.append(f"{path.relative_to(ROOT)}: {ROOT}")

@@ -100,8 +100,9 @@ def require(checks: tuple[Check, ...], spec: Path, *, here: Path, tell: Tell) ->
             where="this machine",
             hint=f"{first.fix}; `repro-env doctor {name}` shows all checks",
         )
-    effect = "numbers may differ" if verdict == "numerics may differ" else "it is unknown whether this affects the run"
+    effect = (
+        "numbers may differ from the capture" if verdict == "numerics may differ" else "this machine was not checked completely"
+    )
     tell.warn(
-        f"this machine differs from the captured one, and {effect}: {first.name} is {first.here} "
-        f"(captured: {first.captured}); `repro-env doctor {name}` shows all"
+        f"{effect}: {first.why} ({first.name} here: {first.here}; captured: {first.captured}); `repro-env doctor {name}` shows all"
     )

@@ -187,6 +187,6 @@ def _kernels(captured: Captured, machine: Machine, gpu: Gpu) -> Check:
     unread = [text for text, match in codes if match is None]
     if unread:
         return result("unknown", "", f"the rules do not cover kernels for {unread[0]}")
-    wheels = ", ".join(f"CUDA {name}" for name in wheels_for(gpu.capability, machine.host.machine))
-    fix = "use a GPU of the list" + (f", or capture an environment with a torch for this GPU (2.13: {wheels})" if wheels else "")
+    wheels = " or ".join(wheels_for(gpu.capability, machine.host.machine))
+    fix = "use a GPU of the list" + (f", or capture an environment with torch 2.13 for CUDA {wheels}" if wheels else "")
     return result("blocked", "cubin", f"torch {frameworks.torch} has no kernels for this GPU", fix)

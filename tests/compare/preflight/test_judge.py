@@ -182,7 +182,7 @@ def test_the_fix_for_missing_kernels_names_wheels_that_have_them() -> None:
     captured = with_torch(architectures="sm_75 sm_80 sm_86 sm_90 sm_100 sm_120")
     check = find(judge(captured, with_gpus(("Tesla V100-SXM2-16GB", "7.0"))), "compute capability")
     assert check.why == "torch 2.13.0 has no kernels for this GPU"
-    assert check.fix == "use a GPU of the list, or capture an environment with a torch for this GPU (2.13: CUDA 12.6)"
+    assert check.fix == "use a GPU of the list, or capture an environment with torch 2.13 for CUDA 12.6"
 
 
 def test_another_architecture_blocks() -> None:
