@@ -29,6 +29,7 @@ from repro_env.store.store import Store
 _INDEX = re.compile(r"nvidia\.com/gpu=(\d+)")
 """The name of a GPU that only a CDI spec lists. `nvidia-ctk` counts as NVML does."""
 
+
 def examine_spec(spec: Spec, store: Store) -> tuple[Check, ...]:
     """Judge this machine for a run with the default options. Raises `BuildError`, `RunError`."""
     if not check.facts_of(spec).gpus:
@@ -71,7 +72,7 @@ def _identify(gpu: GpuFact, nvidia: Nvidia) -> Gpu:
     if index is not None and int(index[1]) < len(nvidia.gpus):
         return nvidia.gpus[int(index[1])]
     capability = next((found.capability for found in nvidia.gpus if found.name == gpu.name), "")
-    return Gpu(gpu.name, capability, is_model=index is None and not gpu.mig)
+    return Gpu(gpu.name, capability, is_model="/gpu=" not in gpu.name and not gpu.mig)
 
 
 def _disk(tasks: Sequence[Task], store: Store) -> Disk:

@@ -1,7 +1,7 @@
 """`doctor SPEC` and the same checks before `exec`, through the installed command.
 
 No machine of ours has a GPU, or another CPU than the one that it was captured on. So the observed part of a real spec is edited, which
-no digest covers, and a small NVML reports GPUs.
+no digest covers, and a CDI spec and a small NVML report GPUs.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.e2e import parts
+from tests.fakes import gpus as fake_gpus
 from tests.fakes import nvml
 from tests.parts import need
 
@@ -65,33 +66,62 @@ def test_another_cpu_is_one_warning_and_the_run_goes_well(small: parts.Project, 
     assert "rebuilding" not in run
 
 
+def on_gpu_machine(project: parts.Project, root: Path, *words: str, name: str, capability: str, driver: str) -> parts.Done:
+    """Run repro-env on a machine with one GPU: a CDI spec in /etc/cdi, a device file that is /dev/null, and NVML."""
+    need(os.getuid() == 0, "uid 0, to mount an overlay over /etc")
+    need(shutil.which("unshare"), "unshare: apt-get install util-linux")
+    nvml.build(root / "lib", [(name, capability)], driver=driver)
+    fake_gpus.driver_library(root / "lib/libcuda.so.1")
+    node = {"path": "/dev/nvidia0", "hostPath": str(fake_gpus.device_file(root / "dev/nvidia0"))}
+    mount = {"hostPath": str(root / "lib/libcuda.so.1"), "containerPath": "/usr/lib/libcuda.so.1"}
+    edits = {"deviceNodes": [node], "mounts": [mount]}
+    devices = [{"name": "0", "containerEdits": edits}]
+    (root / "upper/cdi").mkdir(parents=True)
+    (root / "work").mkdir()
+    (root / "upper/cdi/nvidia.json").write_text(json.dumps({"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": devices}))
+    setup = f'mount -t overlay none -o "lowerdir=/etc,upperdir={root}/upper,workdir={root}/work" /etc; exec "$@"'
+    env = parts.environ(project.store, {"LD_LIBRARY_PATH": str(root / "lib")})
+    command = ["unshare", "-m", "sh", "-ec", setup, "sh", str(parts.COMMAND), *words]
+    done = subprocess.run(command, cwd=project.directory, env=env, capture_output=True, text=True, check=False)
+    return parts.Done(done.returncode, done.stdout, done.stderr)
+
+
 def test_a_driver_that_is_too_old_blocks_a_run_that_uses_the_gpu(
     small: parts.Project, edit: Callable[..., None], tmp_path: Path
 ) -> None:
-    """The runner on the host uses all GPUs."""
-    nvml.build(tmp_path, [(H100, "9.0")], driver="535.161.07")
-    env = {"LD_LIBRARY_PATH": str(tmp_path)}
     edit(lambda observed: observed.update(frameworks=WHEEL | {"devices": [DEVICE]}))
-    done = small.run("doctor", "repro", code=21, env=env)
+    place = {"name": H100, "capability": "9.0", "driver": "535.161.07"}
+    done = on_gpu_machine(small, tmp_path / "doctor", "doctor", "repro", **place)
+    assert done.code == 21
     assert re.search(r"^blocked  GPU driver +CUDA 13.0 +driver 535.161.07$", done.out, re.MULTILINE)
     assert "    CUDA 13.0 needs driver 580 or later\n    fix: install driver 580 or later, or capture" in done.out
-    refused = small.run("exec", "--runner", "host", "hello.py", code=21, env=env)
+    refused = on_gpu_machine(small, tmp_path / "exec", "exec", "hello.py", **place)
+    assert (refused.code, refused.out) == (21, "")
     assert (
-        "repro-env: error: this machine: CUDA 13.0 needs driver 580 or later (here: driver 535.161.07; in the spec: CUDA 13.0)"
+        "repro-env: error: this machine: CUDA 13.0 needs driver 580 or later (here: driver 535.161.07; in the spec: "
         in refused.err
     )
     assert "`repro-env doctor repro` shows all checks" in refused.err
-    assert refused.out == ""
+    without = on_gpu_machine(small, tmp_path / "none", "exec", "--gpus", "none", "hello.py", **place)
+    assert without.code == 0, "a GPU that the run does not use does not block it"
+    assert "the run has no GPU, as requested" in without.err
 
 
 def test_kernels_that_do_not_fit_the_gpu_block(small: parts.Project, edit: Callable[..., None], tmp_path: Path) -> None:
-    nvml.build(tmp_path, [("Tesla V100-SXM2-16GB", "7.0")])
     edit(lambda observed: observed.update(frameworks=WHEEL | {"devices": [DEVICE]}))
-    done = small.run("doctor", "repro", "--json", code=21, env={"LD_LIBRARY_PATH": str(tmp_path)})
-    assert {name for name, check in checks(done).items() if check["verdict"] == "blocked"} == {"compute capability"}
-    assert checks(done)["GPU driver"]["verdict"] == "ok"
-    assert checks(done)["GPUs"]["verdict"] == "numerics may differ"
-    assert json.loads(done.out)["verdict"] == "blocked"
+    place = {"name": "Tesla V100-SXM2-16GB", "capability": "7.0", "driver": "580.95.05"}
+    done = on_gpu_machine(small, tmp_path, "doctor", "repro", "--json", **place)
+    found = checks(done)
+    assert done.code == 21
+    assert {name for name, check in found.items() if check["verdict"] == "blocked"} == {"compute capability"}
+    assert (found["GPU driver"]["verdict"], found["GPUs"]["verdict"]) == ("ok", "numerics may differ")
+
+
+def test_a_machine_without_the_captured_gpu_is_one_warning(small: parts.Project, edit: Callable[..., None]) -> None:
+    edit(lambda observed: observed.update(frameworks=WHEEL | {"devices": [DEVICE]}))
+    assert "the run has no GPU: this machine has no GPU" in small.run("doctor", "repro", code=1).out
+    (warning,) = [line for line in small.run("exec", "hello.py").err.splitlines() if "GPU" in line]
+    assert "the run has no GPU: this machine has no GPU (GPUs here: none; captured: NVIDIA H100 80GB HBM3)" in warning
 
 
 def test_nothing_is_fetched_if_the_image_does_not_fit_the_disk(small: parts.Project, tmp_path: Path) -> None:

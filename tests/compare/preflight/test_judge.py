@@ -147,6 +147,12 @@ def test_other_gpus_or_another_number_may_change_numbers(gpus: tuple[tuple[str, 
     assert worst(checks) == "numerics may differ"
 
 
+def test_the_model_of_a_mig_device_is_unknown() -> None:
+    machine = msgspec.structs.replace(MACHINE, gpus=(Gpu(H100, "9.0", is_model=False),))
+    checks = judge(with_torch((f"{H100} MIG 1g.10gb",)), machine)
+    assert (find(checks, "GPUs").verdict, find(checks, "compute capability").verdict) == ("unknown", "ok")
+
+
 def test_gpus_that_the_run_does_not_use_do_not_block_it() -> None:
     """The driver is too old for CUDA 13.0, but `--gpus none` was given."""
     checks = judge(with_torch((H100,)), with_gpus(driver="470.57.02"))
