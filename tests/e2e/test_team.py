@@ -104,6 +104,10 @@ def test_every_command_of_the_page_does_what_it_says(team: Team) -> None:
     assert "unchanged" in outputs["repro-env runs pull /shared/runs 1f2e3d4c --outputs all"].out
     home = records.read(records.find(team.ben.work / "runs", done.short))
     assert (home.start, home.end, home.tags) == (done.start, done.end, ("paper/table-2",))
+    # The group may push too.
+    team.ben.run("runs", "note", done.short, "good", "--by", "ben")
+    assert "pushed" in team.ben.run("runs", "push", str(team.shared)).out
+    assert "completed" in team.ann.run("runs", "pull", str(team.shared), done.short).out
     (line,) = commands("From a job on a cluster")
     team.ann.run(*words(line, team, ""))
     assert len(json.loads(team.ben.run("runs", "list", "--from", str(team.shared), "--json").out)["runs"]) == 2

@@ -184,12 +184,14 @@ def read_manifest(data: bytes, *, where: str) -> Manifest:
 
 
 def read_config(data: bytes, *, run_id: str, where: str) -> Part:
-    """Parse the config of a part. Raises `SpecError`, `SpecVersionError`, and `ArtifactError` if it is of another run."""
+    """Parse the config of a part. Raises `SpecError`, `SpecVersionError`, and `ArtifactError` for what its type cannot express."""
     codec.schema_of(data, family=_FAMILY, newest=1, where=where)
     part = codec.decode(data, Part, where=where)
     if part.id != run_id:
         raise ArtifactError(f"this part is of run {part.id}, but its tag names run {run_id}", where=where, hint=_HINT)
     paths = [file.path for file in part.files]
+    if any(not re.fullmatch(_ID, note.id) for note in part.annotations):  # it becomes the name of a file
+        raise ArtifactError("the ID of a note is not a UUID", where=where, hint=_HINT)
     if len(set(paths)) != len(paths):
         raise ArtifactError("the list of files has a path twice", where=where, hint=_HINT)
     return part

@@ -37,8 +37,9 @@ from repro_env.store.temporary import Temp
 
 _HINT = "the catalog was changed or damaged: ask the person who pushed the run"
 _RECORD = ("start.json", "end.json")
-_LARGEST_FILES = 1 << 20
-"""The most files of a run."""
+_MOST_FILES = 1 << 20
+_MOST_BYTES = 4 << 30
+"""Of a run, without its outputs and its spec."""
 
 
 class Received(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,8 +73,12 @@ class Receiver:
         Raises `RecordError` if another run with this ID is here, or if files do not belong to the record, `SpecError`,
         `ArtifactError` for changed bytes, `NetworkError`, `DiskError`.
         """
-        if len(shared.files) > _LARGEST_FILES:
-            raise self._refused(shared, f"it has {len(shared.files):,} files, but at most {_LARGEST_FILES:,} are allowed")
+        size = sum(
+            file.size for path, file in shared.files.items() if contents.output_of(path) is None and not path.startswith(SPEC)
+        )
+        for count, most, what in ((len(shared.files), _MOST_FILES, "files"), (size, _MOST_BYTES, "bytes without its outputs")):
+            if count > most:
+                raise self._refused(shared, f"it has {count:,} {what}, but at most {most:,} are allowed")
         try:
             return self._receive(shared, chosen)
         except OSError as error:
@@ -332,9 +337,12 @@ def _name(run: Run) -> str:
     """Return the name of the run's directory, which only its record decides. Raises `SpecError`."""
     try:
         started = datetime.fromisoformat(run.start.started.replace("Z", "+00:00"))
-        return records.name_of(started, run.start.command, run.id)
-    except (ValueError, OverflowError) as error:
-        raise SpecError(f"the start time of this run is invalid: {error}", where=run.short, hint=_HINT) from None
+        name = records.name_of(started, run.start.command, run.id)
+    except (ValueError, OverflowError):
+        name = ""
+    if not records.NAME.fullmatch(name):
+        raise SpecError(f"the start time of this run is invalid: {run.start.started}", where=run.short, hint=_HINT)
+    return name
 
 
 def _annotations(run: Run | None) -> Iterable[Path]:

@@ -16,7 +16,7 @@ from repro_env.oci import tar
 from repro_env.oci.entry import Entry
 from repro_env.oci.manifest import blob_of, digest_of
 from repro_env.runs.catalog import part
-from repro_env.runs.records import records
+from repro_env.runs.records import annotation, records
 from repro_env.schema import codec
 from repro_env.schema.errors import ArtifactError, RecordError, ReproEnvError, SpecError
 from repro_env.schema.progress import Advance, Silent
@@ -253,6 +253,31 @@ def test_other_manifests_and_lists_are_refused(change: Callable[[Forgery], objec
         assert forgery.pull() == []
     else:
         forgery.refused()
+
+
+@pytest.mark.parametrize("name", ["../../evil", "/evil", "0", "../files/evil"])
+def test_a_note_cannot_be_written_elsewhere(name: str, forgery: Forgery) -> None:
+    written = "2026-07-01T10:15:30.000Z"
+    note = annotation.Annotation(schema="repro-env/annotation/1", id=name, written=written, kind="note", text=("x",))
+    forgery.config["annotations"].append(msgspec.to_builtins(note))
+    forgery.publish()
+    assert "the ID of a note is not a UUID" in forgery.refused()
+
+
+@pytest.mark.parametrize("started", ["0001-01-01T00:00:00.000Z", "yesterday", "2026-07-01T10:15:30.000+25:00"])
+def test_a_start_time_that_cannot_be_a_name_is_refused(started: str, forgery: Forgery) -> None:
+    start = codec.pretty(msgspec.structs.replace(forgery.run.start, started=started))
+    forgery.replace_file("start.json", start)
+    forgery.replace_file("end.json", codec.pretty(msgspec.structs.replace(forgery.run.end, start=digest_of(start))))
+    forgery.config["summary"]["started"] = started
+    forgery.publish()
+    assert "the start time of this run is invalid" in forgery.refused()
+
+
+def test_a_record_that_would_fill_the_disk_is_refused(forgery: Forgery) -> None:
+    forgery.config["files"].append({"path": "trace/0", "sha256": "sha256:" + "0" * 64, "size": 5 << 30})
+    forgery.publish()
+    assert "bytes without its outputs, but at most 4,294,967,296 are allowed" in forgery.refused()
 
 
 def test_a_huge_list_is_not_read(forgery: Forgery) -> None:
