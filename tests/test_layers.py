@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parents[1] / "repro_env"
 LINES = (
     ("cli",),
     ("api",),
-    ("compare",),
+    ("compare", "launch"),
     ("runs", "specs"),
     ("sandbox", "delivery"),
     ("environment",),

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from repro_env.api import preflight, rebuild
 from repro_env.api.arguments import Pairs, absolute, pairs_of
+from repro_env.api.runs import finish_interrupted
 from repro_env.compare.environments.drift import check_drift, check_host, check_imports
 from repro_env.delivery.builder import layers
 from repro_env.io import package
@@ -28,11 +28,11 @@ from repro_env.runs.execution import bytecode, imageprogram, streams
 from repro_env.runs.execution.advice import Advisor
 from repro_env.runs.lineage import parents
 from repro_env.runs.lineage.knownruns import read_all_runs
-from repro_env.runs.records import annotation, checkpointstate, ids, records
+from repro_env.runs.records import annotation, checkpointstate, ids, records, submissions
 from repro_env.runs.records import end as ended
 from repro_env.runs.records import notes as noted
 from repro_env.runs.records.notes import Failure
-from repro_env.runs.start import data, devices, repository, snapshot, sourcedirectory, speccopy
+from repro_env.runs.start import data, devices, repository, resumption, snapshot, sourcedirectory, speccopy
 from repro_env.runs.start.inputs import Inputs
 from repro_env.runs.start.report import announce, redact_command
 from repro_env.runs.start.repository import Repository
@@ -40,6 +40,7 @@ from repro_env.runs.start.request import (
     RunOptions,
     caller_variables_of,
     host_variables_of,
+    job_of,
     mounts_of,
     python_path_of,
     read_env_file,
@@ -54,11 +55,12 @@ from repro_env.runs.start.sourcedirectory import SourceDirectory
 from repro_env.sandbox import plan
 from repro_env.sandbox.host import HostRunner
 from repro_env.sandbox.runner import Runner
+from repro_env.sandbox.session import FORWARDED
 from repro_env.sandbox.workspace import collect
 from repro_env.schema import redact
 from repro_env.schema.errors import ReproEnvError, UsageError
 from repro_env.schema.progress import SILENT, Tell
-from repro_env.schema.run import DataFact, End, Ids, Mode, Mount, Parent, Ranks, Request, RunnerName, Start
+from repro_env.schema.run import DataFact, End, Gpus, Ids, Mode, Mount, Parent, Ranks, Request, RunnerName, Start
 from repro_env.schema.spec import Spec
 from repro_env.specs.argument import Opened, SpecName, current_directory, open_spec
 from repro_env.store.specs.lookup import runs_directory
@@ -100,6 +102,8 @@ def execute(
     tags: Sequence[str] = (),
     note: str = "",
     runs: Path | str | None = None,
+    run_id: str | None = None,
+    resume: str | None = None,
     keeps_record: bool = True,
     output: bool = False,
     store: Store | None = None,
@@ -111,35 +115,69 @@ def execute(
     `env` passes the caller's own value. `gpus` is None, a number, or text as for `--gpus`. `output`: the command prints to the stdout and stderr of this process. Without
     `keeps_record`, messages do not mention the run directory, because the caller removes it. Raises as `run`.
     """
-    check_command(command)
-    here, store = current_directory(), store or Store.open()
-    options = RunOptions(
-        command=tuple(command),
-        here=here,
-        environ=dict(os.environ),
+    store = store or Store.open()
+    options = options_of(
+        command,
         runner=runner,
-        data=pairs_of(data),
-        checkpoints=pairs_of(checkpoints),
+        data=data,
+        checkpoints=checkpoints,
         seed=seed,
         ranks=ranks,
         determinism=determinism,
-        ids=ids or ("seeded" if determinism == "strict" else "system"),
+        ids=ids,
         threads=threads,
         trace=trace,
-        parents=tuple(parents),
-        tags=tuple(tags),
+        parents=parents,
+        tags=tags,
         note=note,
-        env=(*read_env_file(absolute(env_file)), *(env or {}).items()),
+        env=env,
+        env_file=env_file,
         network=network,
         gpus=gpus,
         frozen=frozen,
-        source=absolute(source),
+        source=source,
         data_changed=data_changed,
-        runs=absolute(runs),
+        runs=runs,
+        run_id=run_id,
+        resume=resume,
         keeps_record=keeps_record,
         output=output,
     )
-    return run(options, open_spec(spec, here, store, tell), store=store, tell=tell)
+    return run(options, open_spec(spec, options.here, store, tell), store=store, tell=tell)
+
+
+def options_of(
+    command: Sequence[str],
+    *,
+    data: Pairs = (),
+    checkpoints: Pairs = (),
+    determinism: Mode = "warn",
+    ids: Ids | None = None,
+    env: Mapping[str, str | None] | None = None,
+    env_file: Path | str | None = None,
+    source: Path | str | None = None,
+    parents: Sequence[str] = (),
+    tags: Sequence[str] = (),
+    runs: Path | str | None = None,
+    **others: Any,
+) -> RunOptions:
+    """Return the options of a run, for the arguments of `execute`. Raises `UsageError`."""
+    check_command(command)
+    return RunOptions(
+        command=tuple(command),
+        here=current_directory(),
+        environ=dict(os.environ),
+        data=pairs_of(data),
+        checkpoints=pairs_of(checkpoints),
+        determinism=determinism,
+        ids=ids or ("seeded" if determinism == "strict" else "system"),
+        parents=tuple(parents),
+        tags=tuple(tags),
+        env=(*read_env_file(absolute(env_file)), *(env or {}).items()),
+        source=absolute(source),
+        runs=absolute(runs),
+        **others,
+    )
 
 
 def check_command(command: Sequence[str]) -> None:
@@ -156,9 +194,8 @@ def run(options: RunOptions, opened: Opened, *, store: Store, tell: Tell, backen
     Raises `UsageError`, `DataError`, `DriftError`, `RecordError` for the options; `SandboxError`, `RunError`,
     `CommandMissingError` if the command cannot be started; what a rebuild raises.
     """
-    if options.runs is None:
-        options = msgspec.structs.replace(options, runs=opened.runs)
-    inputs = _prepare(options, opened.spec, opened.directory, has_backend=backend is not None, store=store, tell=tell)
+    inputs = prepare(options, opened, compiles=backend is None, store=store, tell=tell)
+    options = inputs.options
     announce(inputs, tell)
     if backend is None and options.runner == "host":
         backend = HostRunner(inputs.source.tree, hidden=secrets_of(options))
@@ -174,10 +211,21 @@ def run(options: RunOptions, opened: Opened, *, store: Store, tell: Tell, backen
     return msgspec.structs.replace(done, advice=advice)
 
 
-def _prepare(options: RunOptions, spec: Spec, spec_directory: Path, *, has_backend: bool, store: Store, tell: Tell) -> Inputs:
-    """Check the options, and bring the image and the source into the store. Nothing is recorded yet."""
+def prepare(options: RunOptions, opened: Opened, *, compiles: bool, is_here: bool = True, store: Store, tell: Tell) -> Inputs:
+    """Check the options, and bring the image and the source into the store. Nothing is recorded yet. Raises as `run`.
+
+    `compiles`: also the bytecode of the image. `is_here`: the command runs on this machine, so it is examined, with its GPUs. The
+    code of a submitted run is that of the submission, whatever its directory has now.
+    """
+    spec, spec_directory = opened.spec, opened.directory
+    if options.runs is None:
+        options = msgspec.structs.replace(options, runs=opened.runs)
     is_host = options.runner == "host"
     runs = options.runs or runs_directory(spec_directory)
+    resumed = resumption.find(options, spec, runs)
+    submission = submissions.read(runs, options.run_id) if options.run_id is not None else None
+    if resumed is not None:
+        finish_interrupted(resumed, store)
     given = variables_of(options)
     code = sourcedirectory.choose(spec, spec_directory, store=store, given=options.source, frozen=options.frozen)
     workspace = plan.workspace_of(spec)
@@ -191,11 +239,13 @@ def _prepare(options: RunOptions, spec: Spec, spec_directory: Path, *, has_backe
         engine.check()
     if not is_host:
         layers.check_platform(spec)
-    gpus, absence = devices.choose(options, spec)
-    checks = preflight.examine(
-        spec, store, gpus=gpus.facts, absence=absence, is_host=is_host, replays_threads=options.determinism != "off"
-    )
-    preflight.require(checks, spec_directory, here=options.here, tell=tell)
+    gpus = Gpus()
+    if is_here:
+        gpus, absence = devices.choose(options, spec)
+        checks = preflight.examine(
+            spec, store, gpus=gpus.facts, absence=absence, is_host=is_host, replays_threads=options.determinism != "off"
+        )
+        preflight.require(checks, spec_directory, here=options.here, tell=tell)
     run_data = data.collect(
         options,
         spec,
@@ -209,10 +259,14 @@ def _prepare(options: RunOptions, spec: Spec, spec_directory: Path, *, has_backe
     if is_host:
         check_host(spec, code)
     else:
-        compiled = _prepare_image(options, spec, spec_directory, has_backend=has_backend, store=store, tell=tell)
-    source, git = _read_source(options, spec, spec_directory, code, workspace, runs, run_data.mounts, store, tell)
+        compiled = _prepare_image(options, spec, spec_directory, compiles=compiles, store=store, tell=tell)
+    if submission is None:
+        source, git = _read_source(options, spec, spec_directory, code, workspace, runs, run_data.mounts, store, tell)
+    else:
+        source = snapshot.recall(submission.start.source, store)
+        git = repository.show(spec, source, code.root, workspace, run_data.mounts, store, recorded=submission.start)
     started = datetime.now(timezone.utc)
-    run_id = ids.uuid7(time.time_ns() // 1_000_000, secrets.token_bytes(10))
+    run_id = (options.run_id if resumed is None else None) or ids.new()
     command = redact_command(options.command, secrets_of(options))
     start = Start(
         schema="repro-env/run-start/1",
@@ -223,7 +277,7 @@ def _prepare(options: RunOptions, spec: Spec, spec_directory: Path, *, has_backe
         runner=options.runner,
         command=command,
         cwd=plan.working_directory(str(here), workspace, source.directories),
-        seed=seed_of(options.seed, spec),
+        seed=seed_of(options.seed, spec) if resumed is None or options.seed is not None else resumed.start.seed,
         source=source.fact,
         data=run_data.facts,
         given=tuple(variable.name for variable in given),
@@ -242,8 +296,11 @@ def _prepare(options: RunOptions, spec: Spec, spec_directory: Path, *, has_backe
         term=None if is_host else term_of(options.environ),
         parents=(
             *parents.from_options(options.parents, runs, options.here),
+            *(() if resumed is None else (resumption.parent_of(resumed),)),
             *_find_parents(run_data.facts, run_data.mounts, runs, store),
         ),
+        resume_of=None if resumed is None else resumed.id,
+        job=job_of(options.environ),
         tool=__version__,
     )
     request = Request(
@@ -256,6 +313,7 @@ def _prepare(options: RunOptions, spec: Spec, spec_directory: Path, *, has_backe
         network=options.network,
         gpus=gpus,
         tools=str(package.ROOT),
+        resumed=None if resumed is None else str(resumed.directory.resolve()),
         notes=str(runs / records.name_of(started, command, run_id) / "notes"),
     )
     launch = plan.plan(spec, start, request)
@@ -284,9 +342,9 @@ def _prepare(options: RunOptions, spec: Spec, spec_directory: Path, *, has_backe
 
 
 def _prepare_image(
-    options: RunOptions, spec: Spec, spec_directory: Path, *, has_backend: bool, store: Store, tell: Tell
+    options: RunOptions, spec: Spec, spec_directory: Path, *, compiles: bool, store: Store, tell: Tell
 ) -> Path | None:
-    """Bring the image to where the runner uses it. Return its bytecode in the store, which a given backend does not need."""
+    """Bring the image to where the runner uses it. Return its bytecode in the store, with `compiles`."""
     if not rebuild.present(spec, spec_directory, store):
         tell.detail("the image is not on this machine yet; rebuilding it first")
         rebuild.rebuild(Opened(spec, spec_directory), store=store, tell=tell)
@@ -294,7 +352,7 @@ def _prepare_image(
         from repro_env.runs.execution import engine  # slow to import
 
         engine.load(spec, store, tell)
-    return None if has_backend else bytecode.of_image(spec, options, store=store, tell=tell)
+    return bytecode.of_image(spec, options, store=store, tell=tell) if compiles else None
 
 
 def _read_source(
@@ -435,7 +493,7 @@ def ignored_signals() -> Iterator[None]:
         """Do nothing: the command has already ended."""
 
     try:
-        old = {number: signal.signal(number, ignore) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+        old = {number: signal.signal(number, ignore) for number in sorted(FORWARDED)}
     except ValueError:  # signal handlers can be set only in the main thread
         old = {}
     try:

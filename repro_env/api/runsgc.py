@@ -15,7 +15,7 @@ from repro_env.io.files import read_regular
 from repro_env.runs import retention
 from repro_env.runs.lineage.knownruns import read_all_runs
 from repro_env.runs.lineage.producers import Producers
-from repro_env.runs.records import annotation, ids, records
+from repro_env.runs.records import annotation, ids, records, submissions
 from repro_env.runs.records.records import Run, Unreadable
 from repro_env.runs.retention import Facts, KeptRun
 from repro_env.schema.errors import ReproEnvError
@@ -151,6 +151,7 @@ def _remove_unused_specs(runs: Path, tell: Tell) -> tuple[Spec, ...]:
 
 def _unused_specs(runs: Path, kept: Sequence[Run], broken: Sequence[Unreadable]) -> tuple[specs.StoredSpec, ...]:
     used = {run.start.spec_file for run in kept if run.start.spec_file is not None}
+    used |= {item.submission.start.spec_file for item in submissions.listing(runs, ()) if item.submission.start.spec_file}
     for run in broken:
         used |= specs.mentioned(run.directory)
     return specs.unused(specs.listing(runs), used, now=time.time())

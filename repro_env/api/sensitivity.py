@@ -115,8 +115,8 @@ def over_seeds(first: int, count: int, metric: MetricOption, *, run: Callable[[i
         outcome = done.end.outcome
         equal = not ends or done.end.outputs == ends[0][1].outputs
         runs.append(Run(seed=seed, id=done.end.id, exit_code=outcome.exit_code, equal=equal))
-        if outcome.signal in _STOPS:
-            stopped = outcome.signal
+        if (stop := outcome.signal or outcome.interrupted) in _STOPS:
+            stopped = stop
             break
         ends.append((seed, done.end))
         if number == 0:

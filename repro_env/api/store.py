@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from repro_env.runs.records import records
+from repro_env.runs.records import records, submissions
 from repro_env.schema.errors import ReproEnvError
 from repro_env.schema.progress import Tell
 from repro_env.store import garbage
@@ -87,6 +87,7 @@ def _sources(store: Store, tell: Tell) -> frozenset[str]:
             tell.warn(f"note: these runs cannot be read, so their source code may be removed: {error}")
             continue
         digests.update(digest for run in readable for digest in run.start.source.trees)
+        digests.update(digest for item in submissions.listing(directory, ()) for digest in item.submission.start.source.trees)
         for unreadable in damaged:
             tell.warn(f"note: this run cannot be read, so its source code may be removed: {unreadable.why}")
     if missing:

@@ -131,10 +131,10 @@ def verify(
             done = execute.run(options, opened, store=store, tell=Details(tell), backend=backend)
         kept = done.directory if keep else None
         outcome = done.end.outcome
-        if outcome.signal:
+        if number := outcome.signal or outcome.interrupted:
             memory = ", out of memory" if outcome.out_of_memory else ""
-            found = judging.verdict((), promise, problem=f"the new run was ended by {signal_name(outcome.signal)}{memory}")
-            stopped = outcome.signal if outcome.signal in _STOPS else 0
+            found = judging.verdict((), promise, problem=f"the new run was ended by {signal_name(number)}{memory}")
+            stopped = number if number in _STOPS else 0
             return Verified(run=first, verdict=found, directory=kept, stopped=stopped)
         if problem := _missing_files_problem(first, end, done):
             return Verified(run=first, verdict=judging.verdict((), promise, problem=problem), directory=kept)

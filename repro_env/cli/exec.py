@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar
 from typer.core import TyperCommand
 
 from repro_env.api.execute import FinishedRun, check_command, execute, signal_name
+from repro_env.cli import submission
 from repro_env.cli.ui import messages
 from repro_env.cli.ui.options import (
     EnvFileOption,
@@ -28,7 +29,7 @@ from repro_env.runs.records.ids import short
 from repro_env.sandbox.gpus import parse as parse_gpus
 from repro_env.schema.errors import ReproEnvError, UsageError
 from repro_env.schema.progress import Tell
-from repro_env.schema.run import End, Ids, Mode, Ranks, RunnerName
+from repro_env.schema.run import End, EngineName, Ids, Mode, Ranks, RunnerName
 
 
 def command(
@@ -116,6 +117,14 @@ def command(
         list[str] | None,
         value("RUN", "Record that this run starts from another run: an ID, `latest`, or the run's directory. Repeatable."),
     ] = None,
+    resume: Annotated[
+        str | None,
+        value(
+            "RUN",
+            "Resume this run: its outputs are in the project when the command starts, and its seed is used. An ID, `latest`, or the "
+            "run's directory.",
+        ),
+    ] = None,
     tag: Annotated[list[str] | None, value("TAG", "Tag the run, like `repro-env runs tag`. Repeatable.")] = None,
     note: Annotated[str, value("TEXT", "Add a note to the run, like `repro-env runs note`.")] = "",
     push: Annotated[
@@ -126,6 +135,37 @@ def command(
         Path | None,
         value("DIR", "Record the run in this directory. Default: runs/ next to the spec's directory.", parser=parse_path),
     ] = None,
+    run_id: Annotated[
+        str | None,
+        value(
+            "ID",
+            "Use this ID for the run. Job scripts have it: the ID of a submitted run, or of the run that a requeued job resumes.",
+        ),
+    ] = None,
+    on: Annotated[
+        EngineName | None,
+        value("ENGINE", "Submit the run as a job, and do not run it on this machine. slurm: with sbatch."),
+    ] = None,
+    partition: Annotated[str | None, value("NAME", "Request this partition; requires --on slurm.")] = None,
+    account: Annotated[str | None, value("NAME", "Charge the job to this account; requires --on slurm.")] = None,
+    time: Annotated[str | None, value("TIME", "Limit the job to this time: minutes, H:M:S or D-H; requires --on slurm.")] = None,
+    requeue: Annotated[
+        bool,
+        flag(
+            "--requeue",
+            "Queue the job again before its time limit ends it, and resume the run; requires --on slurm. The command gets SIGUSR1 two "
+            "minutes before the limit.",
+        ),
+    ] = False,
+    slurm_arg: Annotated[
+        list[str] | None,
+        value("OPTION", "Pass an option to sbatch, for example --slurm-arg=--qos=high; requires --on slurm. Repeatable."),
+    ] = None,
+    print_: Annotated[bool, flag("--print", "Print the job script and submit nothing; requires --on slurm.")] = False,
+    wait: Annotated[
+        bool,
+        flag("--wait", "Wait for the job, print its output, and exit with the command's exit code; requires --on slurm."),
+    ] = False,
 ) -> None:
     """Run a command in the captured environment and record the run.
 
@@ -154,7 +194,7 @@ class Command(TyperCommand):
         super().__init__(name, **{**settings, "options_metavar": self.usage})
 
     def invoke(self, ctx: Any) -> int:
-        return run(ctx.params, words(ctx))
+        return run(ctx.params, words(ctx), self.params)
 
 
 class SimilarCommand(Command):
@@ -185,19 +225,24 @@ def words(context: Any) -> tuple[str, ...]:
     return (*["-m"] * context.params["module"], *["-c"] * context.params["code"], *context.args)
 
 
-def run(options: Mapping[str, Any], command: Sequence[str]) -> int:
-    """Run `repro-env exec`. Returns the exit code of the user's command. Raises `ReproEnvError`."""
+def run(options: Mapping[str, Any], command: Sequence[str], params: Sequence[Any]) -> int:
+    """Run `repro-env exec`. `params`: its options. Returns the exit code of the user's command. Raises `ReproEnvError`."""
     tell, catalog = messages.prefixed, options["push"]
     if catalog is not None:
         from repro_env.api.runsshare import check_catalog  # slow to import
 
         check_command(command)
         check_catalog(catalog)
+    if options["on"] is not None:
+        return submission.run(options, command, arguments(options), params)
+    submission.check_alone(options)
     result = execute(command=command, **arguments(options), tell=tell)
     report_end(result, tell, runs=options["runs"])
     messages.answer_in_json(result.end)
     if catalog is not None:
         _push(result, catalog, tell)
+    if options["requeue"]:
+        submission.requeue(result, tell)
     return result.end.outcome.exit_code
 
 
@@ -232,6 +277,8 @@ def arguments(options: Mapping[str, Any]) -> dict[str, Any]:
         "env": parse_variables(options["env"]),
         "parents": options["parent"] or (),
         "tags": options["tag"] or (),
+        "resume": options["resume"],
+        "run_id": options["run_id"],
         "output": True,
     }
 
@@ -276,6 +323,7 @@ def ending(result: FinishedRun) -> str:
         text = f"ended by {signal_name(outcome.signal)}" + (", out of memory" if outcome.out_of_memory else "")
     else:
         text = "finished" if not outcome.exit_code else f"exit code {outcome.exit_code}"
+        text = f"interrupted by {signal_name(outcome.interrupted)}, {text}" if outcome.interrupted else text
         text += ", a process ran out of memory" if outcome.out_of_memory else ""
     text += f" after {end.seconds:.1f} s"
     inside = [output for output in end.outputs if not output.path.startswith("/")]

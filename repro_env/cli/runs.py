@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from repro_env.api import jobs
 from repro_env.api import runs as use_case
 from repro_env.cli import retention, runscompare, runsshare
 from repro_env.cli.ui import messages, runpage
@@ -21,8 +23,10 @@ from repro_env.cli.ui.options import (
     runs_option,
     value,
 )
-from repro_env.runs.records import annotation, pulled, records, verdicts
+from repro_env.launch.engine import State
+from repro_env.runs.records import annotation, ids, pulled, records, verdicts
 from repro_env.runs.records.records import Run
+from repro_env.runs.records.submissions import Submitted
 from repro_env.sandbox.streams import STDERR
 from repro_env.schema.errors import ReproEnvError, UsageError
 from repro_env.store.store import Store
@@ -55,19 +59,26 @@ def list_(
     listing = use_case.list_runs(directory, tell=messages.say)
     tags = {run.id: run.tags for run in listing.runs}
     selected = [run for run in listing.runs if set(tag or ()) <= set(tags[run.id] or ())]
-    if messages.answer_in_json({"runs": selected, "unreadable": listing.unreadable}):
+    unfinished = jobs.unfinished(directory, listing.runs, os.environ)
+    waiting = [] if tag else [(item, state) for item, state in unfinished.values() if not item.runs]
+    if messages.answer_in_json({"runs": selected, "unreadable": listing.unreadable, "jobs": runpage.jobs(unfinished.values())}):
         return
-    if selected:
+    if selected or waiting:
         header = ("ID", "WHEN (UTC)", "COMMAND", "STATE", "TIME", "OUTPUTS")
         more = ("TAGS",) if any(tags[run.id] != () for run in selected) else ()
-        messages.result(messages.table([_row(run, tags[run.id]) for run in selected], header=(*header, *more)))
+        rows: list[tuple[str, ...]] = [
+            (*runpage.columns(item.submission.start), runpage.before_start(state)) for item, state in waiting
+        ]
+        rows += [_row(run, tags[run.id], unfinished.get(run.id)) for run in selected]
+        messages.result(messages.table(rows, header=(*header, *more)))
     for damaged in listing.unreadable:
         messages.say.warn(f"cannot be read: {damaged.why}")
     for run in listing.runs:
         if tags[run.id] is None:
             messages.say.warn(f"the notes and tags of {run.directory} cannot be read")
-    if selected:
-        messages.say(f"next: repro-env runs show {selected[0].short}{runs_option(runs)}")
+    if selected or waiting:
+        first = selected[0].short if selected else ids.short(waiting[0][0].id)
+        messages.say(f"next: repro-env runs show {first}{runs_option(runs)}")
     else:
         command = f"runs list{runs_option(runs)}" if listing.runs else "exec COMMAND"
         messages.say(f"no runs{' with these tags' * bool(tag)} in {directory}; next: repro-env {command}")
@@ -79,7 +90,14 @@ def show(
     runs: RunsOption = None,
 ) -> None:
     """Show a run. The page has its command, environment, data, metrics, outputs and notes."""
-    run = records.read(_find(run_id, runs))
+    found = jobs.locate(use_case.find_runs_directory(runs), run_id)
+    if isinstance(found, Submitted):
+        _show_job(found)
+        return
+    run = records.read(found)
+    job = None
+    if run.start.job is not None:
+        job = jobs.unfinished(found.parent, records.listing(found.parent)[0], os.environ).get(run.id)
     annotations = annotation.of(run.directory)
     try:
         verdict = verdicts.last(run.directory)
@@ -91,7 +109,8 @@ def show(
     tags = list(annotation.tags(annotations))
     if messages.answer_in_json({**facts, "verified": verdict, "pulled": source, "tags": tags, "annotations": list(annotations)}):
         return
-    for line in runpage.lines(run, annotations, verdict, source, complete=all_):
+    state = "" if job is None else runpage.in_queue(run, job[1])
+    for line in runpage.lines(run, annotations, verdict, source, complete=all_, queue=state):
         messages.result(messages.visible(line))
     if run.end is not None and run.end.outputs:
         messages.say(f"next: repro-env runs get {run.short} --to DIR{runs_option(runs)}")
@@ -128,7 +147,8 @@ def logs(
     runs: RunsOption = None,
 ) -> None:
     """Print the output of a run's command. Its stdout goes to stdout, its stderr to stderr."""
-    directory = _find(run_id, runs)
+    found = jobs.locate(use_case.find_runs_directory(runs), run_id)
+    directory = found.directory if isinstance(found, Submitted) else found
     lines = use_case.read_logs(directory)
     if messages.Screen.json:
         by_name: dict[str, list[str]] = {}
@@ -146,7 +166,8 @@ def rm(
     runs: RunsOption = None,
 ) -> None:
     """Remove runs with their outputs."""
-    removed = use_case.remove(use_case.find_runs_directory(runs), run_ids, force=force)
+    directory = use_case.find_runs_directory(runs)
+    removed = jobs.remove(directory, run_ids, os.environ, force=force)
     if messages.answer_in_json({"removed": [path.name for path in removed]}):
         return
     for path in removed:
@@ -190,17 +211,27 @@ def _print_tags(directory: Path, tags: tuple[str, ...], runs: Path | None) -> No
     messages.say(f"next: repro-env runs list{runs_option(runs)}")
 
 
+def _show_job(submitted: Submitted) -> None:
+    """Print the page of a submitted run that has not started."""
+    state = jobs.state_of(submitted, os.environ)
+    if messages.answer_in_json(runpage.jobs([(submitted, state)])[0]):
+        return
+    for line in runpage.job_lines(submitted, state):
+        messages.result(messages.visible(line))
+
+
 def _find(run_id: str, runs: Path | None) -> Path:
     """The directory of a run. Raises `RecordError` if no run has the name."""
     return records.find(use_case.find_runs_directory(runs), run_id)
 
 
-def _row(run: Run, tags: Sequence[str] | None) -> tuple[str, ...]:
+def _row(run: Run, tags: Sequence[str] | None, job: tuple[Submitted, State] | None) -> tuple[str, ...]:
     text = "?" if tags is None else ", ".join(tags)
+    ending = run.ending if job is None else runpage.in_queue(run, job[1]) or run.ending
     if run.end is None:
-        return (*runpage.columns(run), run.ending, "", "", text)
+        return (*runpage.columns(run.start), ending, "", "", text)
     outputs = f"{len(run.end.outputs)} ({messages.size(sum(output.size for output in run.end.outputs))})"
-    return (*runpage.columns(run), run.ending, f"{run.end.seconds:.1f} s", outputs, text)
+    return (*runpage.columns(run.start), ending, f"{run.end.seconds:.1f} s", outputs, text)
 
 
 _COMMANDS: dict[str, Callable[..., None]] = {

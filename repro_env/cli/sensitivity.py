@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from repro_env.api.execute import FinishedRun, check_command, execute
 from repro_env.api.sensitivity import Found, over_seeds, own_seeds, parse_metric
 from repro_env.cli import exec as exec_command
+from repro_env.cli import submission
 from repro_env.cli.ui import messages
 from repro_env.cli.ui.options import runs_option, value
 from repro_env.compare import sensitivity
@@ -57,7 +58,7 @@ def command(
 
 
 class Command(exec_command.SimilarCommand):
-    excluded = ("checkpoints", "push")
+    excluded = ("checkpoints", "push", "resume", "run_id", *submission.OPTIONS)
 
     @staticmethod
     def run(options: Mapping[str, Any], command: Sequence[str]) -> int:

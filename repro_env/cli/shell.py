@@ -7,6 +7,7 @@ from typing import Any
 
 from repro_env.api.execute import execute
 from repro_env.cli import exec as exec_command
+from repro_env.cli import submission
 from repro_env.cli.ui import messages
 from repro_env.schema.errors import UsageError
 from repro_env.store.store import Store
@@ -22,7 +23,7 @@ def command() -> None:
 class Command(exec_command.SimilarCommand):
     usage = "[OPTIONS]"
     has_answer = False
-    excluded = ("module", "code", "trace", "parent", "tag", "note", "push", "runs")
+    excluded = ("module", "code", "trace", "parent", "resume", "tag", "note", "push", "runs", "run_id", *submission.OPTIONS)
 
     @staticmethod
     def run(options: Mapping[str, Any], command: Sequence[str]) -> int:

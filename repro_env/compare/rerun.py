@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from repro_env.io.files import sha256_of
-from repro_env.runs.records import checkpointstate
+from repro_env.runs.records import checkpointstate, ids
 from repro_env.runs.records.records import Run
 from repro_env.runs.start import snapshot, sourcedirectory
 from repro_env.runs.start.request import RunOptions
@@ -38,9 +38,12 @@ def end_of(run: Run) -> End:
     if run.end.start not in (None, f"sha256:{sha256_of(start_file)}"):
         what = "this file was changed after the run: end.json has a different digest for it"
         raise refused(what, "restore it from a backup", str(start_file))
-    if signal := run.end.outcome.signal:
+    if signal := run.end.outcome.signal or run.end.outcome.interrupted:
         what = f"this run was ended by signal {signal}, so it stopped at an arbitrary point"
         raise refused(what, "verify a run that ended by itself")
+    if run.start.resume_of is not None:
+        what = f"this run started with the outputs of the run {ids.short(run.start.resume_of)}, which `verify` does not restore"
+        raise refused(what, "verify a run that did not resume another one")
     if any(REDACTED in word for word in run.start.command):
         what = "the command of this run has a secret, which records do not store"
         raise refused(what, "run it again, pass the secret with --env NAME, and verify that run")

@@ -60,7 +60,7 @@ class HostRunner(Runner):
             _link_mounts(launch, root)
             with contextlib.ExitStack() as stack:
                 temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="repro-env-", ignore_cleanup_errors=True))
-                code = _start(
+                code, interrupted = _start(
                     relocate(launch, root, temporary),
                     means,
                     Streams(directory, self._hidden, stack),
@@ -68,7 +68,7 @@ class HostRunner(Runner):
                 )
         finally:
             restore(directory, launch.workspace)
-        return outcome(code, "none", means, starved=has_starved())
+        return outcome(code, "none", means, starved=has_starved(), interrupted=interrupted)
 
 
 def restore(directory: Path, workspace: str) -> None:
@@ -143,8 +143,11 @@ def _copy_configuration(launch: Launch, home: Path) -> None:
                 workspace.copy_file(Path(tree.target), target)
 
 
-def _start(launch: Launch, means: list[str], streams: Streams, writable: Sequence[str]) -> int:
-    """Start the command and wait for its end. Returns its exit code, or minus its signal. Adds deviations to `means`."""
+def _start(launch: Launch, means: list[str], streams: Streams, writable: Sequence[str]) -> tuple[int, int]:
+    """Start the command and wait for its end. Adds deviations to `means`.
+
+    Returns its exit code, or minus its signal; and the first signal that was passed on to it, or 0.
+    """
     read, write = os.pipe2(os.O_CLOEXEC)
     with queue_signals(signal.SIGCHLD) as queue:
         # Block signals until the child has restored its handlers, so that it loses none.
@@ -160,10 +163,11 @@ def _start(launch: Launch, means: list[str], streams: Streams, writable: Sequenc
         os.close(write)
         with os.fdopen(read, "rb") as pipe:
             refused = pipe.read()
-        code = os.waitstatus_to_exitcode(_wait(child, queue, streams))
+        status = _wait(child, queue, streams)
+        code, interrupted = os.waitstatus_to_exitcode(status), next(filter(FORWARDED.__contains__, queue.taken), 0)
     if refused:
         raise command.refusal(launch, *msgspec.json.decode(refused, type=command.Refused))
-    return code
+    return code, interrupted
 
 
 def _wait(child: int, queue: SignalQueue, streams: Streams) -> int:

@@ -70,6 +70,7 @@ def plan(spec: Spec, start: Start, request: Request) -> Launch:
         hostname=HOSTNAME,
         network=request.network,
         gpus=request.gpus,
+        resumed=request.resumed,
         fixed_addresses=start.determinism != "off",
     )
 

@@ -25,11 +25,15 @@ class Runner(abc.ABC):
         """
 
 
-def outcome(code: int, isolation: Isolation, means: Iterable[str], *, starved: bool) -> Outcome:
-    """The outcome of a command, from its exit code, or minus its signal. `starved`: whether memory ran out while it ran."""
+def outcome(code: int, isolation: Isolation, means: Iterable[str], *, starved: bool, interrupted: int) -> Outcome:
+    """The outcome of a command, from its exit code, or minus its signal.
+
+    `starved`: whether memory ran out while it ran. `interrupted`: the first signal that was passed on to it, or 0.
+    """
     return Outcome(
         exit_code=code if code >= 0 else 128 - code,
         signal=max(0, -code),
+        interrupted=interrupted,
         out_of_memory=starved and code != 0,
         isolation=isolation,
         means=tuple(means),

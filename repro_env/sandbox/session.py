@@ -76,6 +76,8 @@ class Result(msgspec.Struct):
     refused: Refused | None = None
     notes: tuple[str, ...] = ()
     ended: Ended | None = None
+    interrupted: int = 0
+    """The first signal that was passed on to the command, or 0."""
 
     @property
     def code(self) -> int:
@@ -118,6 +120,7 @@ def attend(connection: Connection, queue: SignalQueue, streams: Streams) -> Resu
                 if number == signal.SIGWINCH:
                     streams.resize()
                 else:
+                    result.interrupted = result.interrupted or number
                     with contextlib.suppress(OSError):  # the run has just ended
                         connection.sendall(bytes([number]))
             try:

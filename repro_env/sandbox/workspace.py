@@ -86,6 +86,9 @@ def prepare(launch: Launch, directory: Path, snapshot: Path) -> None:
         path.mkdir(mode=0o755, exist_ok=True)
     with files.room(directory):
         copy_tree(snapshot, source)
+        if launch.resumed is not None:
+            for name in ("files", OUTSIDE):
+                copy_over(Path(launch.resumed, name), directory / name)
     kinds = {mount.target: Path(mount.source).is_dir() for mount in launch.mounts}
     kinds |= {tree.target: not tree.root.startswith(paths.HOME) for tree in launch.trees}
     make_mount_points(source, launch.workspace, kinds)
@@ -124,6 +127,25 @@ def copy_tree(source: Path, target: Path) -> None:
             copy.symlink_to(found.target)
         elif found.kind == "file":
             copy_file(source / found.path, copy)
+
+
+def copy_over(source: Path, target: Path) -> None:
+    """Copy the outputs of another run, if there are any, into a directory. They replace what is there; no symlink is followed."""
+    if not source.is_dir() or source.is_symlink():
+        return
+    for found in files.walk(source):
+        copy = target / found.path
+        is_directory = copy.is_dir() and not copy.is_symlink()
+        if is_directory and found.kind != "dir":
+            files.remove_tree(copy)
+        elif not is_directory:
+            copy.unlink(missing_ok=True)
+        if found.kind == "dir":
+            copy.mkdir(mode=0o755, exist_ok=True)
+        elif found.kind == "link":
+            copy.symlink_to(found.target)
+        elif found.kind == "file":
+            copy_file(source / found.path, copy, below=source)
 
 
 def copy_file(source: Path, target: Path, *, below: Path | None = None) -> None:

@@ -12,6 +12,8 @@ from repro_env.schema.spec import Seed
 from repro_env.schema.text import AbsPath, Digest, EnvName, FilePath, Line, RelPath
 
 RunnerName = Literal["embedded", "docker", "host"]
+EngineName = Literal["slurm"]
+"""Where a run is started, if not on this machine (`launch`)."""
 Isolation = Literal["embedded", "docker", "none"]
 Mode = Literal["off", "warn", "strict"]
 """How libraries choose between fast and deterministic code. `off`: by default. `warn`: use deterministic code, and record
@@ -99,6 +101,7 @@ class Request(Frozen, frozen=True, kw_only=True):
     gpus: Gpus = Gpus()
     tools: AbsPath
     notes: AbsPath
+    resumed: AbsPath | None = None
 
 
 class ImageTree(Frozen, frozen=True, kw_only=True):
@@ -138,6 +141,8 @@ class Launch(Frozen, frozen=True, kw_only=True):
     hostname: Line
     network: bool
     gpus: Gpus = Gpus()
+    resumed: AbsPath | None = None
+    """Host path of the directory of another run, whose outputs are there when the command starts (`exec --resume`)."""
     fixed_addresses: bool = False
     """Disable address space randomization, so that sets of objects that are hashed by address keep their order."""
 
@@ -149,6 +154,8 @@ class Outcome(Frozen, frozen=True, kw_only=True):
     """The exit status of the command, or 128 + signal if a signal ended it."""
     signal: int
     """The signal that ended the command, or 0."""
+    interrupted: int = 0
+    """The first signal that was sent to the run from outside and passed on to the command, or 0. The command may handle it."""
     out_of_memory: bool
     isolation: Isolation
     means: tuple[Line, ...]
@@ -199,9 +206,9 @@ class Parent(Frozen, frozen=True, kw_only=True):
     id: Line
     record: Digest | None
     """sha256 of the parent's `end.json`; None if it does not exist or was not found."""
-    how: Literal["named", "data", "checkpoints", "resumed"]
-    """`named`: by `--parent`. `data`, `checkpoints`: its outputs, or copies of them, are mounted. `resumed`:
-    `repro_env.checkpoint` resumed from one of its checkpoints."""
+    how: Literal["named", "data", "checkpoints", "outputs", "resumed"]
+    """`named`: by `--parent`. `data`, `checkpoints`: its outputs, or copies of them, are mounted. `outputs`: the run
+    started with copies of all of them (`exec --resume`). `resumed`: `repro_env.checkpoint` resumed from one of its checkpoints."""
     path: Line = ""
     """The used path, relative to the parent's outputs (empty for all of them); or the path of the checkpoint in the run."""
     sha256: Digest | None = None
@@ -217,6 +224,17 @@ class Parameter(Frozen, frozen=True, kw_only=True):
     value: Line
     file: FilePath
     """The output file that contains it."""
+
+
+class Job(Frozen, frozen=True, kw_only=True):
+    """The job of a scheduler in which a run was started."""
+
+    engine: EngineName
+    id: Line
+    node: Line
+    """The name of the node where the command ran."""
+    restarts: int = 0
+    """How often the job was queued again before."""
 
 
 class Start(Frozen, frozen=True, kw_only=True):
@@ -255,6 +273,10 @@ class Start(Frozen, frozen=True, kw_only=True):
     """The variables that request a number of threads. The effective numbers are in `End.effective`."""
     trace: bool = False
     parents: tuple[Parent, ...] = ()
+    resume_of: Line | None = None
+    """The id of the run whose outputs were there when the command started (`exec --resume`); None without one."""
+    job: Job | None = None
+    """None if the run was not started by a scheduler."""
     before: Digest | None = None
     """sha256 of `checkpoints-before.json`, the content of the `--checkpoints` directories; None without `--checkpoints`."""
     gpus: int | Literal["all"] = 0

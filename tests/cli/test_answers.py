@@ -15,7 +15,7 @@ from tests.api.test_lineage import made, parent
 from tests.api.test_sensitivity import Runs
 
 KEYS: dict[str, set[str]] = {
-    "runs list": {"runs", "unreadable"},
+    "runs list": {"runs", "unreadable", "jobs"},
     "runs show latest": {"pulled", "directory", "state", "intact", "start", "end", "tags", "annotations", "verified"},
     "runs compare 00000001 00000002": {
         *("same", "left", "right", "tags", "differences", "not_compared", "metrics", "outputs", "steps"),

@@ -287,7 +287,7 @@ def test_help_is_an_option_before_the_command(words: list[str], capsys: pytest.C
 def test_the_application_passes_the_command_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     commands: list[tuple[str, ...]] = []
 
-    def execute(options: dict[str, object], command: tuple[str, ...]) -> int:
+    def execute(options: dict[str, object], command: tuple[str, ...], params: object) -> int:
         assert options["seed"] == "1"
         commands.append(command)
         return 7

@@ -266,6 +266,7 @@ def test_signals_reach_the_command_once(live: Callable[..., LiveRun]) -> None:
     run.wait_for("all SIGTERM SIGHUP SIGUSR1 SIGINT SIGUSR2")
     assert run.answer.outcome is not None
     assert run.answer.outcome.exit_code == 5
+    assert run.answer.outcome.interrupted == signal.SIGTERM
 
 
 TERMINAL = "import ctypes, fcntl, os, sys, termios; os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execvp(sys.argv[1], sys.argv[1:])"
@@ -458,3 +459,17 @@ def test_root_may_use_device_files_that_are_for_a_group(place: Place) -> None:
     opens = "import os; os.open('/dev/kfd', os.O_RDWR); os.open('/dev/dri/renderD129', os.O_RDWR)"
     result = place.python(opens, gpus=gpus.choose("all", machine))
     assert result.outcome.exit_code == (0 if place.uid == 0 else 1), result.stderr
+
+
+def test_a_resumed_run_starts_with_the_outputs_of_the_other_run(any_runner: Place) -> None:
+    place = any_runner
+    first = place.sh(
+        "echo 1 > state; echo changed > old.txt; rm -r package; echo file > package; ln -s / top; mkdir -p a/b; echo deep > a/b/c; "
+        "mkdir /home/ann/out; echo home > /home/ann/out/file"
+    )
+    outputs = {"a/b/c": "deep\n", "old.txt": "changed\n", "package": "file\n", "state": "1\n", "top": "-> /"}
+    assert (first.files, first.outside["home/ann/out/file"]) == (outputs, "home\n")
+    second = place.sh("cat state package old.txt a/b/c /home/ann/out/file; echo 2 >> state", resumed=str(first.directory))
+    assert second.stdout == "1\nfile\nchanged\ndeep\nhome\n"
+    assert (second.files, second.outside["home/ann/out/file"]) == ({**outputs, "state": "1\n2\n"}, "home\n")
+    assert first.files == outputs

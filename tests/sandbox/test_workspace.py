@@ -333,3 +333,18 @@ def test_temporary_files_are_kept_only_next_to_a_temporary_project_and_in_a_temp
     assert skipped("/tmp/job") == ["/tmp/x", "/var/tmp/x", "/home/ann/.cache"]
     assert skipped("/srv", "/tmp/job") == ["/tmp/x", "/var/tmp/x", "/home/ann/.cache"]
     assert skipped("/tmp") == ["/var/tmp/x", "/home/ann/.cache"]
+
+
+def test_outputs_replace_directories_and_links_without_leaving_the_project(tmp_path: Path) -> None:
+    source, target, other = tmp_path / "source", tmp_path / "target", tmp_path / "other"
+    for directory in (source / "link", target / "dir", other):
+        directory.mkdir(parents=True)
+    (source / "link/file").write_text("new")
+    (source / "dir").write_text("a file now")
+    (target / "dir/old").write_text("old")
+    (target / "link").symlink_to(other)
+    workspace.copy_over(source, target)
+    assert list(other.iterdir()) == []
+    assert (target / "link/file").read_text() == "new"
+    assert (target / "dir").read_text() == "a file now"
+    workspace.copy_over(tmp_path / "missing", target)

@@ -29,13 +29,13 @@ def show(answer: Answer, *, complete: bool) -> None:
         _unknown(answer, page)
     if duplicates:
         page.row("also made by", f"{len(duplicates)} other run{'s' if len(duplicates) > 1 else ''}, byte for byte", indent=0)
-        page.table([(*runpage.columns(origin.run), _origin(origin)) for origin in duplicates])
+        page.table([(*runpage.columns(origin.run.start), _origin(origin)) for origin in duplicates])
     _claims(answer, page)
     if answer.run is not None:
         _run(answer, page)
     if answer.uses:
         page.heading("used by", f"{len(answer.uses)}")
-        page.table([(*runpage.columns(use.run), _use(use)) for use in answer.uses])
+        page.table([(*runpage.columns(use.run.start), _use(use)) for use in answer.uses])
     if answer.family is not None:
         _relatives(page, "parents", answer.family.parents, "no known parent")
         _relatives(page, "children", answer.family.children, "no known child")
@@ -102,7 +102,7 @@ def _row(relative: Relative) -> tuple[str, ...]:
         notes.append("shown above")
     if relative.run is None:
         return (f"{indent}{relative.id}", "", "", "", ", ".join([*notes, "its record was not found"]))
-    short, started, command = runpage.columns(relative.run)
+    short, started, command = runpage.columns(relative.run.start)
     return (f"{indent}{short}", started, command, relative.run.ending, ", ".join(notes))
 
 

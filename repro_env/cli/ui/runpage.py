@@ -6,13 +6,15 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 
 from repro_env.cli.ui import messages
+from repro_env.launch.engine import State
 from repro_env.runs.records import annotation, ids
 from repro_env.runs.records.annotation import Annotation
 from repro_env.runs.records.notes import MORE_VALUES
 from repro_env.runs.records.pulled import Pulled
 from repro_env.runs.records.records import Run
+from repro_env.runs.records.submissions import Submitted
 from repro_env.runs.records.verdicts import Last
-from repro_env.schema.run import Count, End, GpuFact, Metric, Number, Parent, Rank, Seeded
+from repro_env.schema.run import Count, End, GpuFact, Metric, Number, Parent, Rank, Seeded, Start
 from repro_env.store.specs import archive, files
 
 SHOWN = 20
@@ -30,13 +32,15 @@ def lines(
     source: Pulled | None = None,
     *,
     complete: bool = False,
+    queue: str = "",
 ) -> Iterator[str]:
     """The lines of the page.
 
-    `annotations`: oldest first. `verdict`: of the last verification. `source`: of a run that was pulled. `complete`: do not shorten lists.
+    `annotations`: oldest first. `verdict`: of the last verification. `source`: of a run that was pulled. `complete`: do not shorten
+    lists. `queue`: the state of a run whose job may start again (`in_queue`).
     """
     most = None if complete else SHOWN
-    yield from head(run, annotation.tags(annotations))
+    yield from head(run, annotation.tags(annotations), queue)
     if verdict is not None:
         ignored = f", {verdict.ignored:,} difference{'s' * (verdict.ignored != 1)} ignored" if verdict.ignored else ""
         yield f"verified  {verdict.level}{'' if verdict.same else ', not as expected'} ({verdict.written}{ignored})"
@@ -54,8 +58,8 @@ def number(value: Number) -> str:
     return value if isinstance(value, str) else f"{value:.6g}"
 
 
-def head(run: Run, tags: Sequence[str] | None) -> Iterator[str]:
-    """The lines about a run itself. `tags`: None if they cannot be read."""
+def head(run: Run, tags: Sequence[str] | None, queue: str = "") -> Iterator[str]:
+    """The lines about a run itself. `tags`: None if they cannot be read. `queue`: as in `lines`."""
     yield f"run       {run.start.id}"
     yield f"directory {run.directory}"
     if run.intact is False:
@@ -65,18 +69,59 @@ def head(run: Run, tags: Sequence[str] | None) -> Iterator[str]:
     yield f"command   {shlex.join(run.start.command)}"
     yield f"in        {run.start.cwd}"
     yield f"started   {run.start.started}"
-    yield f"state     {run.ending}" + (f" after {run.end.seconds:.1f} s" if run.end else "")
+    if (job := run.start.job) is not None:
+        yield f"job       {job.engine} {job.id} on {job.node}" + (f", queued again {job.restarts} times" if job.restarts else "")
+    yield f"state     {queue or run.ending}" + (f" after {run.end.seconds:.1f} s" if run.end else "")
 
 
-def columns(run: Run) -> tuple[str, str, str]:
+def columns(start: Start) -> tuple[str, str, str]:
     """The short ID, the start and the shortened command of a run, for tables."""
-    return run.short, *start_columns(run.start.started, run.start.command)
+    return ids.short(start.id), *start_columns(start.started, start.command)
 
 
 def start_columns(started: str, words: Sequence[str]) -> tuple[str, str]:
     """The start and the shortened command of a run."""
     command = shlex.join(words)
     return started[:19].replace("T", " "), command if len(command) <= 40 else command[:39] + "…"
+
+
+def before_start(state: State) -> str:
+    """The state of a submitted run that has no record yet."""
+    prefix = {"ended": "did not start: ", "unknown": "unknown: "}.get(state.phase, "")
+    return f"{prefix}{state.text}"
+
+
+def in_queue(run: Run, state: State) -> str:
+    """The state of an attempt whose job waits or runs, possibly on a machine whose locks are not seen here; else empty."""
+    if state.phase == "running" and run.end is None:
+        return "running"
+    return f"{run.ending}, queued again: {state.text}" if state.phase == "pending" else ""
+
+
+def jobs(found: Iterable[tuple[Submitted, State]]) -> list[dict[str, object]]:
+    """The submitted runs and the states of their jobs, for JSON."""
+    return [
+        {"directory": str(item.directory), "job": item.job, "submission": item.submission, "state": state}
+        for item, state in found
+    ]
+
+
+def job_lines(submitted: Submitted, state: State) -> Iterator[str]:
+    """The lines about a submitted run that has not started."""
+    submission = submitted.submission
+    yield f"run       {submitted.id}"
+    yield f"command   {shlex.join(submission.start.command)}"
+    yield f"in        {submission.start.cwd}"
+    yield f"submitted {submission.start.started}"
+    yield f"job       {submission.engine} {submitted.job or '(unknown)'}"
+    yield f"state     {before_start(state)}" + (f", exit {state.exit_code}" if state.exit_code is not None else "")
+    if state.hint:
+        yield f"          {state.hint}"
+    yield f"image     {submission.start.image}"
+    yield f"spec      {submission.start.spec}"
+    yield f"source    {submission.start.source.digest}"
+    yield f"seed      {submission.start.seed}"
+    yield f"messages  {submitted.directory}"
 
 
 def inputs(run: Run, parents: Sequence[Parent]) -> Iterator[str]:
@@ -163,6 +208,7 @@ def _parent(parent: Parent) -> str:
         "named": "named with --parent",
         "data": "its outputs were used as data",
         "checkpoints": "its checkpoints were used",
+        "outputs": "resumed, with its outputs",
         "resumed": "resumed from its checkpoint",
     }
     parts = [how[parent.how], parent.path, "" if parent.step is None else f"step {parent.step}", parent.sha256 or ""]

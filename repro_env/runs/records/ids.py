@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import secrets
+import time
+
 SHORT = 8
+
+
+def new() -> str:
+    """Return a new id, of the current time."""
+    return uuid7(time.time_ns() // 1_000_000, secrets.token_bytes(10))
 
 
 def uuid7(milliseconds: int, random: bytes) -> str:

@@ -41,6 +41,8 @@ from repro_env.store.specs.archive import SUBDIRECTORY as SPECS
 _Half = TypeVar("_Half", Start, End)
 State = Literal["done", "running", "interrupted"]
 LATEST = "latest"
+JOBS = ".jobs"
+"""The directory, next to those of the runs, with a directory for each submitted run (`runs.records.submissions`)."""
 TRACE = "trace"
 """The name of the directory, in the directory of a run, for the steps of the training: one file per process."""
 LARGEST = 256 << 20
@@ -97,6 +99,8 @@ class Run(msgspec.Struct, frozen=True):
             return self.state
         outcome = self.end.outcome
         text = f"signal {outcome.signal}" if outcome.signal else f"exit {outcome.exit_code}"
+        if outcome.interrupted:
+            text = f"interrupted by signal {outcome.interrupted}" + (f", {text}" if outcome.signal != outcome.interrupted else "")
         return f"{text}, out of memory" if outcome.out_of_memory else text
 
     @property
@@ -348,6 +352,15 @@ def listing(runs: Path) -> tuple[list[Run], list[Unreadable]]:
     return sorted(readable, key=lambda run: run.start.id, reverse=True), [*unreadable, *non_directories(runs)]
 
 
+def attempts(runs: Sequence[Run], run_id: str) -> list[Run]:
+    """Return a run and the runs that resumed it, one after the other, oldest first. `runs`: newest first. Pure."""
+    found: dict[str, Run] = {}
+    for run in reversed(runs):
+        if run.id == run_id or run.start.resume_of in found:
+            found[run.id] = run
+    return list(found.values())
+
+
 def _try_read(directory: Path) -> Run | Unreadable:
     try:
         return read(directory)
@@ -392,7 +405,7 @@ def _id_of(directory: Path) -> str:
 
 
 def remove(directory: Path, *, force: bool = False) -> None:
-    """Remove a run and its outputs. Raises `RecordError` if it is running, unless `force`."""
+    """Remove a run and its outputs, and the files of its job. Raises `RecordError` if it is running, unless `force`."""
     if not force and is_running(directory):
         raise RecordError("the run is still running", where=directory.name, hint="wait until it ends, or stop it first")
     # The directory is renamed first, so that a partly removed run does not look like a run. `tidy` finishes killed removals.
@@ -401,6 +414,8 @@ def remove(directory: Path, *, force: bool = False) -> None:
         if directory.exists():
             directory.rename(hidden)
         remove_tree(hidden)
+        for job in (directory.parent / JOBS).glob(f"*{directory.name[-ids.SHORT :]}"):
+            remove_tree(job)
     except OSError as error:
         where = hidden if hidden.is_dir() else directory
         raise RecordError(

@@ -31,6 +31,8 @@ def announce(inputs: Inputs, tell: Tell) -> None:
     if start.gpus:
         how += f", {start.gpus} GPU{'s' * (start.gpus != 1)}"
     tell(f"run {short(start.id)}{how}, seed {start.seed}; {_source(inputs)}")
+    if start.resume_of is not None:
+        tell(f"resumes the run {short(start.resume_of)}, whose outputs are in the project")
     if start.ids == "seeded":
         tell("random IDs come from the seed and are predictable: do not use them as secrets (to change this: --ids system)")
     if start.source.directory is not None and (hint := _source_hint(inputs)):
@@ -108,7 +110,8 @@ def _unused(inputs: Inputs) -> Iterator[str]:
     options = inputs.options
     if options.recorded is None:
         used = values_of(inputs.launch.env)
-        unused = variables.unused(options.environ, used, inputs.spec.observed.variables.added)
+        environ = {name: value for name, value in options.environ.items() if not name.startswith("SLURM_")}
+        unused = variables.unused(environ, used, inputs.spec.observed.variables.added)
         if names := [name for name in unused if name not in inputs.start.given]:
             yield f"ignored, because the run takes these variables from the spec: {shorten(names, ', ')} (to use yours: --env NAME)"
 

@@ -14,10 +14,11 @@ import msgspec
 from repro_env.environment.machine import variables
 from repro_env.oci import paths as layout
 from repro_env.sandbox import plan
+from repro_env.schema import redact
 from repro_env.schema.environment import Variable, values_of
 from repro_env.schema.errors import DataError, UsageError
 from repro_env.schema.progress import Tell
-from repro_env.schema.run import Ids, Launch, Mode, Mount, Ranks, RunnerName, Start, User
+from repro_env.schema.run import Ids, Job, Launch, Mode, Mount, Ranks, RunnerName, Start, User
 from repro_env.schema.spec import Spec
 
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
@@ -59,6 +60,10 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     recorded: Start | None = None
     """The start of the recorded run to run again; None for a new run. Its source replaces the captured one, and has only those of
     its data that are in the store. `here` is a path inside the run."""
+    run_id: str | None = None
+    """The id of the run, if another process has chosen it: the one that submitted the job."""
+    resume: str | None = None
+    """The run to resume, as typed."""
     keeps_record: bool = True
     """Keep the run directory. If not, messages do not mention it."""
     output: bool = True
@@ -188,6 +193,19 @@ def seed_of(seed: int | Literal["random"] | None, spec: Spec) -> int:
     if seed == "random":
         return secrets.randbits(32)
     return spec.defaults.seed if seed is None else seed
+
+
+def job_of(environ: Mapping[str, str]) -> Job | None:
+    """Return the job of Slurm in which this process is; None if it is in none."""
+    if not (job := environ.get("SLURM_JOB_ID", "")).isdecimal():
+        return None
+    restarts = environ.get("SLURM_RESTART_COUNT", "")
+    return Job(
+        engine="slurm",
+        id=job,
+        node=redact.line(environ.get("SLURMD_NODENAME", "")),
+        restarts=int(restarts) if restarts.isdecimal() else 0,
+    )
 
 
 def term_of(environ: Mapping[str, str]) -> str:

@@ -106,6 +106,15 @@ def take(
     return _snapshot(fact, tree, everything)
 
 
+def recall(fact: SourceFact, store: Store) -> Snapshot:
+    """Return the snapshot that was taken when a run was submitted. Raises `ArtifactError` if the store does not have it."""
+    tree = store.layers.path(fact.seen)
+    if tree is None:
+        hint = "use a store that the nodes share (REPRO_ENV_STORE), and submit the run again"
+        raise ArtifactError("the code of the submitted run is not in this store", where=str(store.root), hint=hint)
+    return _snapshot(fact, tree, _listed(tree, store))
+
+
 def drop_missing(fact: SourceFact, store: Store) -> SourceFact:
     """Return the source of a recorded run, without its git-ignored data if the store does not have them any more."""
     if fact.with_ignored is None or store.layers.path(fact.with_ignored) is not None:

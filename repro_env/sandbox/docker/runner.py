@@ -67,7 +67,8 @@ class DockerRunner(Runner):
                 raise command.refusal(launch, *result.ended.refused)
             means = [f"engine: {engine.facts.product} {engine.facts.version}"]
         starved = result.ended is not None and result.ended.starved
-        return outcome(result.code, "docker", [*means, *image_means(self._image, launch), *result.notes], starved=starved)
+        means += image_means(self._image, launch)
+        return outcome(result.code, "docker", [*means, *result.notes], starved=starved, interrupted=result.interrupted)
 
 
 @contextlib.contextmanager

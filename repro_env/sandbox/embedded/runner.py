@@ -57,4 +57,4 @@ class EmbeddedRunner(Runner):
                 raise doctor.explain(error, self._image.store, directory) from None
             starved = has_starved()
         means = [f"root: {stage.root.means}", *image_means(self._image, launch), stage.user, *result.notes]
-        return outcome(result.code, "embedded", means, starved=starved)
+        return outcome(result.code, "embedded", means, starved=starved, interrupted=result.interrupted)

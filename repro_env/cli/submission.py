@@ -1,0 +1,126 @@
+"""`repro-env exec --on ENGINE`: the job, and its end with --wait."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from repro_env.api import execute, jobs, submit
+from repro_env.api.execute import FinishedRun
+from repro_env.cli.ui import messages
+from repro_env.cli.ui.options import runs_option
+from repro_env.launch.slurm import Resources
+from repro_env.runs.lineage.parents import directory_of
+from repro_env.runs.records.ids import short
+from repro_env.runs.start.request import job_of
+from repro_env.schema.errors import UsageError
+from repro_env.schema.progress import Tell
+from repro_env.specs.argument import open_spec
+from repro_env.store.specs.lookup import runs_directory
+from repro_env.store.store import Store
+
+OPTIONS = ("on", "partition", "account", "time", "requeue", "slurm_arg", "print_", "wait")
+"""The options of `exec` for a run that is submitted. The run on the node has `requeue` of them."""
+_GPU_ARGUMENTS = ("--gres=gpu", "--gpus-per-")
+_DECIDED = ("spec", "runs", "run_id", "seed", "env", "env_file", "gpus", "module", "code")
+"""Options of `exec` on the node that `api.submit` adds, or that have another meaning there."""
+
+
+def run(options: Mapping[str, Any], command: Sequence[str], arguments: dict[str, Any], params: Sequence[Any]) -> int:
+    """Submit the run. `arguments`: of `execute`; `params`: the options of `exec`. Returns the exit code. Raises `ReproEnvError`."""
+    tell, store = messages.prefixed, Store.open()
+    opened = open_spec(arguments.pop("spec"), store=store, tell=tell)
+    gpus = check_gpus(arguments.pop("gpus"), options["slurm_arg"] or ())
+    made = execute.options_of(command, **arguments)
+    runs = made.runs or opened.runs or runs_directory(opened.directory)
+    # `latest` may be another run when the job starts.
+    parents = [str(directory_of(word, runs, made.here)) for word in options["parent"] or ()]
+    resume = options["resume"] and str(directory_of(options["resume"], runs, made.here))
+    words = ("--gpus", str(gpus or "none"), *node_words({**options, "parent": parents, "resume": resume}, params))
+    resources = Resources(
+        partition=options["partition"],
+        account=options["account"],
+        time=options["time"],
+        gpus=gpus if isinstance(gpus, int) else 0,
+        requeue=options["requeue"],
+        arguments=tuple(options["slurm_arg"] or ()),
+    )
+    inputs, script = submit.plan(made, opened, words, resources, store=store, tell=tell)
+    if options["print_"]:
+        messages.result(script.rstrip("\n"))
+        tell("this is the job script; nothing was submitted")
+        return 0
+    submitted = submit.submit(inputs, script, store=store)
+    run_id = short(submitted.id)
+    tell(f"run {run_id} was submitted as job {submitted.job}, seed {inputs.start.seed}")
+    if not options["wait"]:
+        messages.answer_in_json({"run": submitted.id, "job": submitted.job, "directory": str(submitted.directory)})
+        more = runs_option(options["runs"])
+        tell(f"next: repro-env runs show {run_id}{more} (its state), repro-env runs logs {run_id}{more}, scancel {submitted.job}")
+        return 0
+    waited = jobs.wait(submitted, jobs.engine_of(submitted, os.environ), write=_write, tell=tell)
+    last = waited.submitted.runs[-1] if waited.submitted.runs else None
+    if last is None or last.end is None:
+        tell.warn(f"the job ended without the record of the end of a run: {waited.state.text}")
+        if waited.state.hint:
+            tell.warn(f"hint: {waited.state.hint}")
+    messages.answer_in_json({"run": last, "job": submitted.job, "state": waited.state})
+    return waited.exit_code
+
+
+def check_gpus(request: int | str | None, arguments: Sequence[str]) -> int | str:
+    """The number of GPUs that the job requests; or `all` if options of sbatch do. Without a request, the run gets none.
+
+    Raises `UsageError` for GPUs by name, because Slurm chooses them.
+    """
+    is_requested = any(argument.startswith(_GPU_ARGUMENTS) for argument in arguments)
+    if request is None:
+        return "all" if is_requested else 0
+    if isinstance(request, int) or (request == "all" and is_requested):
+        return request
+    hint = "give a number, for example --gpus 1, or request them as the cluster names them: --slurm-arg=--gres=gpu:a100:2"
+    raise UsageError(f"--gpus {request} does not say how many GPUs the job gets", hint=hint)
+
+
+def check_alone(options: Mapping[str, Any]) -> None:
+    """Raise `UsageError` for an option that a run on this machine cannot have."""
+    for name in OPTIONS:
+        if options[name] and not (name == "requeue" and job_of(os.environ)):
+            option = name.rstrip("_").replace("_", "-")
+            raise UsageError(f"--{option} requires --on slurm", hint=f"add --on slurm, or leave out --{option}")
+
+
+def requeue(result: FinishedRun, tell: Tell) -> None:
+    """Queue the job of this process again if its time limit interrupted the run before it was complete. Raises `EngineError`."""
+    outcome, job = result.end.outcome, result.start.job
+    if job is not None and outcome.interrupted == signal.SIGUSR1 and outcome.exit_code:
+        tell(f"job {job.id} is queued again, and will resume this run")
+        jobs.requeue(job)
+
+
+def _write(stdout: bytes, stderr: bytes) -> None:
+    for stream, data in ((sys.stdout, stdout), (sys.stderr, stderr)):
+        if data and stream is not None:
+            stream.flush()
+            stream.buffer.write(data)
+            stream.buffer.flush()
+
+
+def node_words(options: Mapping[str, Any], params: Sequence[Any]) -> Iterator[str]:
+    """Yield the options of `exec` on the node, as words. `params`: those that the parser of `exec` knows."""
+    for param in params:
+        value = options.get(param.name)
+        if (
+            (param.name in (*OPTIONS, *_DECIDED) and param.name != "requeue")
+            or value in (None, False, "", [], ())
+            or value == param.default
+        ):
+            continue
+        if param.is_flag:
+            yield param.opts[0]
+            continue
+        for item in value if isinstance(value, (list, tuple)) else [value]:
+            yield from (param.opts[0], str(item))

@@ -1,0 +1,43 @@
+"""What every engine does with a job."""
+
+from __future__ import annotations
+
+import abc
+from typing import Literal
+
+from repro_env.schema.codec import Frozen
+
+Phase = Literal["pending", "running", "ended", "unknown"]
+
+
+class State(Frozen, frozen=True, kw_only=True):
+    """The state of a job, as its engine reports it."""
+
+    phase: Phase
+    """`unknown` if the engine does not answer, or does not know the job any more."""
+    text: str
+    """The engine's words, with the reason."""
+    hint: str = ""
+    """What to do about it."""
+    exit_code: int | None = None
+    """Of a job that has ended, 128 + signal if a signal ended it."""
+
+
+class Engine(abc.ABC):
+    """A scheduler that runs one job. Use one object per job."""
+
+    @abc.abstractmethod
+    def submit(self, manifest: str) -> str:
+        """Submit the job that a manifest describes; return the engine's ID of it. Raises `EngineError`."""
+
+    @abc.abstractmethod
+    def state(self, job: str) -> State:
+        """Return the state of a job. A failure to ask is the phase `unknown`."""
+
+    @abc.abstractmethod
+    def cancel(self, job: str) -> None:
+        """Stop a job: its command gets SIGTERM first. Raises `EngineError`."""
+
+    @abc.abstractmethod
+    def logs(self, job: str) -> tuple[bytes, bytes]:
+        """Return what a job has printed on stdout and stderr since the last call."""

@@ -1,0 +1,236 @@
+"""Slurm: a job script for `sbatch`, whose last line is `repro-env exec` on the node; states from `scontrol` or `sacct`.
+
+The command of a run always starts in the image: the script runs nothing but `repro-env exec`, which has no other way to start it.
+A node that lacks the project, the store or repro-env ends the job before that, with the exit code of `RunError`.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from repro_env.delivery.documents import templates
+from repro_env.io import process
+from repro_env.launch.engine import Engine, Phase, State
+from repro_env.schema.codec import Frozen
+from repro_env.schema.errors import EngineError, RunError, UsageError
+
+SCRIPT, STDOUT, STDERR = "job.sh", "stdout.log", "stderr.log"
+"""The files of a job, in its directory."""
+WARNING = 120
+"""Seconds before the time limit at which a job that may be queued again gets SIGUSR1."""
+_PENDING = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT", "SUSPENDED"}
+_RUNNING = {"RUNNING", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED"}
+_FORGOTTEN = "Invalid job id"
+_LAUNCH_FAILED = "0:53"
+"""The exit code of a job whose output files slurmd cannot open."""
+_NAME = re.compile(r"[A-Za-z0-9_.@/+,-]+")
+_TIME = re.compile(r"\d+(?::\d+){0,2}|\d+-\d+(?::\d+){0,2}")
+_ARGUMENT = re.compile(r"--([a-z][a-z0-9-]*)(?:=[A-Za-z0-9_.,:/@%+*~^=-]+)?")
+_OWN = {
+    "account", "array", "chdir", "error", "export", "export-file", "gpus", "input", "job-name", "nodes", "ntasks", "open-mode",
+    "output", "parsable", "partition", "requeue", "no-requeue", "test-only", "time", "wait", "wrap",
+}  # fmt: skip
+"""Options of sbatch that this module sets, or that would change what a job is."""
+_VARIABLES = {"time": "SBATCH_TIMELIMIT"}
+"""Variables of sbatch whose names are not those of their options. They take precedence over the lines of a script."""
+_TIMEOUT = 60.0
+
+
+class Resources(Frozen, frozen=True, kw_only=True):
+    """What a job requests from Slurm."""
+
+    partition: str | None = None
+    account: str | None = None
+    time: str | None = None
+    """As sbatch reads it: minutes, `H:M:S`, `D-H` ..."""
+    gpus: int = 0
+    requeue: bool = False
+    """Queue the job again if its time limit ends it."""
+    arguments: tuple[str, ...] = ()
+    """Further options of sbatch."""
+
+
+class Job(Frozen, frozen=True, kw_only=True):
+    """What a job does."""
+
+    run_id: str
+    name: str
+    command: tuple[str, ...]
+    """argv of `repro-env exec` on the node."""
+    directory: str
+    """The working directory."""
+    files: str
+    """The directory for the files of the job."""
+    store: str
+    needed: tuple[str, ...]
+    """Paths that the node must have."""
+
+
+def render(job: Job, resources: Resources) -> str:
+    """Return the job script. Raises `UsageError` for a value that `#SBATCH` lines cannot have."""
+    directives = _directives(job, resources)
+    text = templates.render(
+        "slurm.sh.j2",
+        directives=directives,
+        run_id=job.run_id,
+        refused=RunError.exit_code,
+        needed=_quote(job.needed),
+        directory=_quote([job.directory]),
+        store=_quote([job.store]),
+        command=_quote(job.command),
+    ).decode()
+    found = [line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH")]
+    if found != directives:
+        raise UsageError("the job script would have other #SBATCH lines than the options name", where=job.name)
+    return text
+
+
+def _directives(job: Job, resources: Resources) -> list[str]:
+    for option, value, pattern in (
+        ("--partition", resources.partition, _NAME),
+        ("--account", resources.account, _NAME),
+        ("--time", resources.time, _TIME),
+    ):
+        if value is not None and not pattern.fullmatch(value):
+            hint = "for example: --time 30, --time 4:00:00 or --time 1-12" if option == "--time" else "name one of `sinfo`"
+            raise UsageError(f'{option} has an invalid value (got "{value}")', hint=hint)
+    names = set()
+    for argument in resources.arguments:
+        if (match := _ARGUMENT.fullmatch(argument)) is None:
+            hint = "for example: --slurm-arg=--qos=high; values have no spaces and no quotes"
+            raise UsageError(f'--slurm-arg must be a long option of sbatch (got "{argument}")', hint=hint)
+        if match[1] in _OWN:
+            raise UsageError(f"--slurm-arg cannot set --{match[1]}", hint="leave it out, or use the option of `exec`")
+        names.add(match[1])
+    files = {name: Path(job.files, name).as_posix() for name in (STDOUT, STDERR)}
+    for path in files.values():
+        if not path.isprintable() or set(path) & set('"\\'):
+            raise UsageError("this path has a quote, a backslash or a control character, so Slurm cannot read it", where=path)
+    options = {"partition": resources.partition, "account": resources.account, "time": resources.time}
+    lines = [f"--job-name={job.name}", f"--comment=repro-env:{job.run_id}"]
+    lines += [f'--{option}="{files[name].replace("%", "%%")}"' for option, name in (("output", STDOUT), ("error", STDERR))]
+    lines += ["--open-mode=append", *(f"--{name}={value}" for name, value in options.items() if value is not None)]
+    lines += [f"--gpus={resources.gpus}"] if resources.gpus else []
+    if resources.requeue:
+        lines += ["--requeue", *([] if "signal" in names else [f"--signal=B:USR1@{WARNING}"])]
+    return [*lines, *resources.arguments]
+
+
+def _quote(words: Sequence[str]) -> str:
+    """The words for bash, in one line."""
+    return " ".join(shlex.quote(word) if word.isprintable() else f"$'{_escape(word)}'" for word in words)
+
+
+def _escape(word: str) -> str:
+    """The content of a `$'...'` string."""
+    return "".join(
+        chr(byte) if chr(byte).isalnum() and byte < 128 else f"\\x{byte:02x}" for byte in word.encode("utf-8", "surrogateescape")
+    )
+
+
+class Slurm(Engine):
+    """A job of Slurm, through its commands."""
+
+    def __init__(self, directory: Path, environ: Mapping[str, str]) -> None:
+        """`directory`: of the job's files. `environ`: of the commands, and of the job that is submitted."""
+        self._directory = directory
+        self._environ = environ
+        self._offsets = {STDOUT: 0, STDERR: 0}
+
+    def submit(self, manifest: str) -> str:
+        """See `Engine`. Writes the manifest to the job's directory first."""
+        script = self._directory / SCRIPT
+        script.write_text(manifest, encoding="utf-8", errors="surrogateescape")
+        script.chmod(0o500)
+        given = {line.split()[1].partition("=")[0][2:] for line in manifest.splitlines() if line.startswith("#SBATCH ")}
+        unset = {_VARIABLES.get(name, f"SBATCH_{name.upper().replace('-', '_')}") for name in given}
+        environ = {name: value for name, value in self._environ.items() if name not in unset}
+        done = self._ask("sbatch", "--parsable", "--export=ALL", str(script), environ=environ)
+        job = done.stdout.decode("ascii", "replace").strip().partition(";")[0]
+        if done.code or not job.isdecimal():
+            hint = "check the options; `sinfo` lists the partitions"
+            raise EngineError(f"Slurm refused the job: {_message(done)}", hint=hint)
+        return job
+
+    def state(self, job: str) -> State:
+        """See `Engine`."""
+        try:
+            done = self._ask("scontrol", "--oneliner", "show", "job", job)
+            if not done.code:
+                return parse_job(done.stdout.decode("utf-8", "replace"))
+            why = _message(done)
+            done = self._ask("sacct", "--noheader", "--parsable2", "--allocations", "--format=State,ExitCode", f"--jobs={job}")
+        except EngineError as error:
+            return State(phase="unknown", text=error.what)
+        lines = done.stdout.decode("utf-8", "replace").split("\n")
+        if done.code or "|" not in lines[0]:
+            # slurmctld forgets a job some minutes after its end (MinJobAge).
+            return State(phase="ended" if _FORGOTTEN in why else "unknown", text=why)
+        state, _, code = lines[0].partition("|")
+        return _state(state.split()[0], "", code.strip())
+
+    def cancel(self, job: str) -> None:
+        """See `Engine`."""
+        done = self._ask("scancel", job)
+        if done.code:
+            raise EngineError(f"Slurm did not cancel the job {job}: {_message(done)}", hint=f"cancel it with `scancel {job}`")
+
+    def requeue(self, job: str) -> None:
+        """Queue a running job again, which ends it here. Raises `EngineError`."""
+        done = self._ask("scontrol", "requeue", job)
+        if done.code:
+            hint = f"queue it again with `scontrol requeue {job}`"
+            raise EngineError(f"Slurm did not queue the job {job} again: {_message(done)}", hint=hint)
+
+    def logs(self, job: str) -> tuple[bytes, bytes]:  # noqa: ARG002 - its files are in its directory
+        """See `Engine`."""
+        return self._read(STDOUT), self._read(STDERR)
+
+    def _read(self, name: str) -> bytes:
+        try:
+            with (self._directory / name).open("rb") as file:
+                file.seek(self._offsets[name])
+                data = file.read()
+        except FileNotFoundError:
+            return b""
+        self._offsets[name] += len(data)
+        return data
+
+    def _ask(self, *words: str, environ: Mapping[str, str] | None = None) -> process.Done:
+        try:
+            done = process.run(words, env=self._environ if environ is None else environ, timeout=_TIMEOUT)
+        except (FileNotFoundError, PermissionError):
+            hint = "use a machine that has Slurm's commands, such as the cluster's login machine"
+            raise EngineError(f"the command {words[0]} is not on this machine", hint=hint) from None
+        if done.timed_out:
+            raise EngineError(f"{words[0]} did not answer within {_TIMEOUT:.0f} seconds", hint="try again later")
+        return done
+
+
+def parse_job(text: str) -> State:
+    """Parse the line of `scontrol --oneliner show job`. Pure."""
+    fields = dict(reversed(re.findall(r"(?:^| )(JobState|Reason|ExitCode)=(\S*)", text)))
+    return _state(fields.get("JobState", ""), fields.get("Reason", ""), fields.get("ExitCode", ""))
+
+
+def _state(state: str, reason: str, code: str) -> State:
+    phase: Phase = "pending" if state in _PENDING else "running" if state in _RUNNING else "ended" if state else "unknown"
+    text = state.lower().replace("_", " ") + (f" ({reason})" if reason not in ("", "None", "NonZeroExitCode") else "")
+    if code == _LAUNCH_FAILED:
+        hint = "the node cannot open the job's output files: put the runs on a file system that the nodes share (--runs DIR)"
+        return State(phase=phase, text=text, hint=hint, exit_code=RunError.exit_code)
+    if phase != "ended":
+        return State(phase=phase, text=text)
+    status, _, signal = code.partition(":")
+    numbers = [int(number) if number.isdecimal() else 0 for number in (status, signal)]
+    number = numbers[0] or (128 + numbers[1] if numbers[1] else 0)
+    return State(phase=phase, text=text, exit_code=number if number or state == "COMPLETED" else 1)
+
+
+def _message(done: process.Done) -> str:
+    """What a command of Slurm said, without the name of the command."""
+    lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+    return re.sub(r"^.*?\berror: ", "", lines[-1]) if lines else f"exit code {done.code}"

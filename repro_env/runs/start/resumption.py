@@ -1,0 +1,49 @@
+"""Find the run that a new run resumes: the run of `--resume`, or the last attempt of a job that was queued again."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from repro_env.runs.lineage import parents
+from repro_env.runs.records import records
+from repro_env.runs.records.records import Run
+from repro_env.runs.start.request import RunOptions
+from repro_env.schema.errors import RecordError, SpecError, UsageError
+from repro_env.schema.run import Parent
+from repro_env.schema.spec import Spec
+
+_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+
+
+def find(options: RunOptions, spec: Spec, runs: Path) -> Run | None:
+    """Return the run to resume, or None for a run that starts anew.
+
+    A run with the id of `--run-id` exists if the job was queued again after it. Then its last attempt is resumed.
+    Raises `UsageError` for an invalid id, `RecordError` if the run does not exist or is running, and `SpecError` if it has another
+    spec.
+    """
+    if options.run_id is not None and not _ID.fullmatch(options.run_id):
+        hint = "leave it out: repro-env chooses an id"
+        raise UsageError(
+            "this is not the id of a run, which is a UUID of version 7", where=f"--run-id {options.run_id}", hint=hint
+        )
+    run = None
+    if options.run_id is not None:
+        run = next(reversed(records.attempts(records.listing(runs)[0], options.run_id)), None)
+    if run is None and options.resume is not None:
+        run = records.read(parents.directory_of(options.resume, runs, options.here))
+    if run is None:
+        return None
+    if run.state == "running":
+        hint = "wait until it ends, or stop it first"
+        raise RecordError("this run is still running, so it cannot be resumed", where=run.directory.name, hint=hint)
+    if run.start.spec != spec.digest:
+        hint = f"name the spec of the run with --spec {runs}/specs/…, or start a new run without --resume"
+        raise SpecError(f"the run to resume has another spec ({run.start.spec[:19]}…)", where=run.directory.name, hint=hint)
+    return run
+
+
+def parent_of(run: Run) -> Parent:
+    """Return the resumed run as a parent of the run that resumes it."""
+    return Parent(id=run.id, record=run.end_digest or None, how="outputs")

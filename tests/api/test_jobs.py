@@ -1,0 +1,130 @@
+"""Waiting for a job whose engine is a list of states."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from repro_env.api import jobs
+from repro_env.api.jobs import Waited
+from repro_env.launch.engine import Engine, State
+from repro_env.runs.records import records, submissions
+from repro_env.runs.records.submissions import Submission, Submitted
+from repro_env.schema.errors import EngineError, RecordError
+from repro_env.schema.progress import Silent
+from tests.runs.records.test_records import recorded, start
+from tests.runs.records.test_submissions import submitted
+
+PENDING = State(phase="pending", text="pending (Resources)")
+RUNNING = State(phase="running", text="running")
+FAILED = State(phase="ended", text="failed", exit_code=16)
+UNKNOWN = State(phase="unknown", text="no answer")
+
+
+class Fake(Engine):
+    def __init__(self, *states: State, on_state: Callable[[int], None] = lambda count: None) -> None:
+        self._states = states
+        self._on_state = on_state
+        self.count = 0
+        self.cancelled: list[str] = []
+
+    def submit(self, manifest: str) -> str:
+        raise NotImplementedError
+
+    def state(self, job: str) -> State:
+        self.count += 1
+        self._on_state(self.count)
+        return self._states[min(self.count, len(self._states)) - 1]
+
+    def cancel(self, job: str) -> None:
+        self.cancelled.append(job)
+
+    def logs(self, job: str) -> tuple[bytes, bytes]:
+        return b"o", b"e"
+
+
+class Lines(Silent):
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def __call__(self, text: str, /) -> None:
+        self.lines.append(text)
+
+
+@pytest.fixture(autouse=True)
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_LOGS", "_FIRST", "_LAST"):
+        monkeypatch.setattr(jobs, name, 0.001)
+
+
+def wait(runs: Path, engine: Engine, tell: Silent | None = None) -> tuple[Waited, bytes]:
+    run_id = submitted(runs, 1)
+    item = Submitted(submissions.directory_of(runs, run_id), Submission(engine="slurm", start=start(run_id)), "12")
+    printed = bytearray()
+
+    def write(stdout: bytes, stderr: bytes) -> None:
+        printed.extend(stdout)
+
+    return jobs.wait(item, engine, write=write, tell=tell or Silent()), bytes(printed)
+
+
+def test_states_are_reported_once_and_the_exit_code_is_that_of_the_record(tmp_path: Path) -> None:
+    tell = Lines()
+    waited, printed = wait(
+        tmp_path, Fake(PENDING, PENDING, RUNNING, FAILED, on_state=lambda count: _record(tmp_path, count)), tell
+    )
+    assert tell.lines == ["job 12: pending (Resources)", "job 12: running"]
+    assert waited.exit_code == 0  # of the recorded run
+    assert set(printed) == set(b"o")
+
+
+def _record(runs: Path, count: int) -> None:
+    if count == 4:
+        recorded(runs, 1)
+
+
+def test_a_job_without_a_record_gives_its_own_exit_code(tmp_path: Path) -> None:
+    waited, _ = wait(tmp_path, Fake(FAILED))
+    assert (waited.exit_code, waited.submitted.runs) == (16, ())
+
+
+def test_an_engine_that_does_not_answer_for_a_while_is_asked_again(tmp_path: Path) -> None:
+    waited, _ = wait(tmp_path, Fake(RUNNING, UNKNOWN, UNKNOWN, FAILED))
+    assert waited.exit_code == 16
+
+
+def test_an_engine_that_never_answers_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "_LOST", 0.0)
+    with pytest.raises(EngineError, match="the state of the job 12 is not known any more: no answer"):
+        wait(tmp_path, Fake(RUNNING, UNKNOWN))
+
+
+def test_a_signal_cancels_the_job_once_and_waits_for_its_end(tmp_path: Path) -> None:
+    def interrupt(count: int) -> None:
+        if count == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    before, tell = signal.getsignal(signal.SIGTERM), Lines()
+    engine = Fake(RUNNING, RUNNING, RUNNING, FAILED, on_state=interrupt)
+    waited, _ = wait(tmp_path, engine, tell)
+    assert (waited.exit_code, engine.cancelled) == (143, ["12"])
+    assert tell.lines[-1] == "cancelled the job 12 (SIGTERM); waiting for its end"
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_pending_job_is_not_removed_without_force(tmp_path: Path) -> None:
+    directory = tmp_path / "bin"
+    directory.mkdir()
+    (directory / "scontrol").write_text("#!/bin/sh\necho JobId=12 JobState=PENDING Reason=None ExitCode=0:0\n")
+    (directory / "scontrol").chmod(0o755)
+    run_id, done = submitted(tmp_path / "runs", 1), recorded(tmp_path / "runs", 2)
+    environ = {"PATH": str(directory)}
+    with pytest.raises(RecordError, match="this run is submitted, and its job has not ended"):
+        jobs.remove(tmp_path / "runs", [done.name, run_id], environ, force=False)
+    assert records.directories(tmp_path / "runs") == [done]
+    removed = jobs.remove(tmp_path / "runs", [done.name, run_id], environ, force=True)
+    assert [path.exists() for path in removed] == [False, False]

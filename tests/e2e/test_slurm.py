@@ -1,0 +1,249 @@
+"""Runs that are jobs of a real Slurm (tests/slurm.py), through the installed command. The login machine is this one."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from repro_env.schema.errors import RunError
+from tests.e2e import parts
+from tests.slurm import NODE, Slurm, slurm
+
+TRAIN = """\
+import json, os, pathlib, random, signal, sys, time
+if "save" in sys.argv:
+    signal.signal(signal.SIGUSR1, lambda *_: sys.exit(3))
+state = pathlib.Path("state.json")
+is_first = not state.exists()
+step, values = (0, []) if is_first else json.loads(state.read_text())
+print("starting at", step, os.environ.get("TOKEN", ""), flush=True)
+print("to stderr", file=sys.stderr, flush=True)
+marker = json.loads(pathlib.Path("/.repro-env/image.json").read_text())
+while step < int(sys.argv[1]):
+    step, values = step + 1, [*values, random.Random(step).random()]
+    pathlib.Path("new").write_text(json.dumps([step, values]))
+    os.replace("new", state)
+    time.sleep(float(sys.argv[2]))
+    if "save" in sys.argv and is_first and step == 10:
+        signal.pause()
+pathlib.Path("~/outside.txt").expanduser().write_text("kept")
+pathlib.Path("weights.json").write_text(json.dumps([marker["spec"], values]))
+sys.exit(int(sys.argv[3]))
+"""
+
+
+class Cluster(NamedTuple):
+    slurm: Slurm
+    project: parts.Project
+
+    def run(self, *words: str | Path, code: int | None = 0, env: dict[str, str] | None = None, **options: Any) -> parts.Done:
+        return self.project.run(*words, code=code, env={**self.slurm.environ, **(env or {})}, **options)
+
+    def submit(self, *words: str, **options: Any) -> str:
+        """Submit without waiting. Returns the ID of the job."""
+        answer = json.loads(self.run("exec", "--on", "slurm", "--json", *words, **options).out)
+        return str(answer["job"])
+
+    def record(self, run_id: str = "latest") -> dict[str, Any]:
+        answer = json.loads(self.run("runs", "show", run_id, "--json").out)
+        assert isinstance(answer, dict)
+        return answer
+
+    def ask(self, job: str) -> str:
+        return self.slurm.ask("scontrol", "--oneliner", "show", "job", job)
+
+    def wait_for(self, condition: Callable[[], object], seconds: float = 90) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline, self.slurm.ask("squeue", "--long")
+            time.sleep(0.1)
+
+    def started(self, job: str) -> bool:
+        return any("starting" in path.read_text() for path in self.directories(job) for path in path.glob("stdout.log"))
+
+    def directories(self, job: str) -> list[Path]:
+        found = (self.project.directory / "runs/.jobs").glob("*/job.json")
+        return [path.parent for path in found if json.loads(path.read_text())["id"] == job]
+
+
+@pytest.fixture(scope="module")
+def cluster(ground: Path) -> Iterator[Cluster]:
+    """A cluster and a captured project, whose path has characters that `#SBATCH` lines treat in a special way."""
+    directory = ground / "slurm project, 100%j"
+    project = parts.project(directory, parts.venv(directory / ".venv", own_pip=False), ground / "slurm-store")
+    (directory / "train.py").write_text(TRAIN)
+    project.capture("--exclude", "large.bin")
+    project.rebuild()
+    root = Path(tempfile.mkdtemp(prefix="slurm-"))  # the path of a socket is short
+    try:
+        with slurm(root) as running:
+            yield Cluster(running, project)
+    finally:
+        shutil.rmtree(root)
+
+
+@pytest.fixture(scope="module")
+def limited(cluster: Cluster) -> str:
+    """A job that its time limit will end while the other tests run: Slurm looks every 30 seconds."""
+    warning = "--slurm-arg=--signal=B:USR1@55"
+    return cluster.submit("--requeue", "--time", "1", warning, "--tag", "limited", "train.py", "40", "0", "0", "save")
+
+
+def test_a_job_runs_in_the_image_on_the_node_and_its_output_comes_home(cluster: Cluster, limited: str) -> None:
+    done = cluster.run("exec", "--on", "slurm", "--wait", "--json", "--time", "5", "train.py", "2", "0", "7", code=7)
+    assert done.out.startswith("starting at 0 \n")
+    assert "to stderr\n" in done.err
+    assert "SLURM_" not in done.err
+    answer = json.loads(done.out.splitlines()[-1])
+    record = cluster.record(answer["run"]["start"]["id"])
+    assert record["start"]["job"] == {"engine": "slurm", "id": answer["job"], "node": NODE, "restarts": 0}
+    assert record["start"]["host"][0] == "os Node of a test cluster"
+    assert record["end"]["outcome"]["isolation"] == "embedded"
+    assert (record["end"]["outcome"]["exit_code"], record["end"]["outcome"]["interrupted"]) == (7, 0)
+    weights = json.loads((Path(record["directory"]) / "files/weights.json").read_text())
+    assert weights[0] == record["start"]["spec"]
+    here = cluster.run("exec", "train.py", "2", "0", "0")
+    assert here.out == "starting at 0 \n"
+    local = cluster.record()
+    assert (local["start"]["job"], local["start"]["host"] == record["start"]["host"]) == (None, False)
+    assert local["end"]["outputs"] == record["end"]["outputs"]
+
+
+def test_a_waiting_job_keeps_its_code_and_its_state_is_shown(cluster: Cluster) -> None:
+    job = cluster.submit(
+        "--slurm-arg=--hold", "--env", "TOKEN=quite-a-secret-1", "--seed", "random", "--", "train.py", "1", "0", "0"
+    )
+    (directory,) = cluster.directories(job)
+    run_id = directory.name
+    listed = cluster.run("runs", "list").out.splitlines()
+    assert any(line.startswith(run_id[-8:]) and "pending (JobHeldUser)" in line for line in listed)
+    page = cluster.run("runs", "show", run_id[-8:]).out
+    assert f"job       slurm {job}\nstate     pending (JobHeldUser)\n" in page
+    refused = cluster.run("runs", "rm", run_id[-8:], code=19)
+    assert f"scancel {job}" in refused.err
+    assert not [path for path in directory.iterdir() if b"quite-a-secret" in path.read_bytes()]
+    train = cluster.project.directory / "train.py"
+    train.write_text("raise SystemExit('not the submitted code')\n")
+    try:
+        cluster.slurm.ask("scontrol", "release", job)
+        cluster.wait_for(lambda: "JobState=COMPLETED" in cluster.ask(job))
+    finally:
+        train.write_text(TRAIN)
+    record = cluster.record(run_id[-8:])
+    assert record["end"]["outcome"]["exit_code"] == 0
+    assert record["start"]["seed"] == json.loads((directory / "submission.json").read_text())["start"]["seed"]
+    logs = cluster.run("runs", "logs", run_id[-8:])
+    assert logs.out.startswith("starting at 0 <redacted>")
+    cluster.run("runs", "rm", run_id[-8:])
+    assert not directory.exists()
+
+
+def test_the_script_is_printed_and_nothing_is_submitted(cluster: Cluster) -> None:
+    before = len(list((cluster.project.directory / "runs").iterdir()))
+    done = cluster.run("exec", "--on", "slurm", "--print", "--gpus", "2", "--slurm-arg=--qos=high", "--trace", "train.py", "a b")
+    assert "#SBATCH --gpus=2\n#SBATCH --qos=high\n" in done.out
+    assert "exec --gpus 2 --trace --run-id " in done.out
+    assert done.out.endswith(" -- train.py 'a b'\n")
+    assert len(list((cluster.project.directory / "runs").iterdir())) == before
+
+
+def test_a_stopped_wait_cancels_the_job_and_leaves_nothing(cluster: Cluster) -> None:
+    waiting = subprocess.Popen(
+        [parts.COMMAND, "exec", "--on", "slurm", "--wait", "train.py", "900", "0.2", "0"],
+        cwd=cluster.project.directory,
+        env=parts.environ(cluster.project.store, cluster.slurm.environ),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert waiting.stdout is not None
+    assert waiting.stdout.readline() == "starting at 0 \n"
+    waiting.send_signal(signal.SIGTERM)
+    _, stderr = waiting.communicate(timeout=100)
+    assert waiting.returncode == 128 + signal.SIGTERM
+    assert "(SIGTERM); waiting for its end" in stderr
+    record = cluster.record()
+    assert record["end"]["outcome"]["interrupted"] == signal.SIGTERM
+    assert [output["path"] for output in record["end"]["outputs"]] == ["state.json"]
+    running = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    assert "train.py 900" not in running
+    assert record["directory"] not in Path("/proc/self/mountinfo").read_text()
+    assert not (Path(record["directory"]) / ".scratch").exists()
+
+
+def test_a_node_without_the_store_or_the_runs_ends_the_job_before_the_command(cluster: Cluster) -> None:
+    store = cluster.slurm.hidden / "store"
+    shutil.copytree(cluster.project.store, store, symlinks=True)
+    elsewhere = cluster._replace(project=cluster.project.elsewhere(store))
+    done = elsewhere.run("exec", "--on", "slurm", "--wait", "train.py", "1", "0", "0", code=RunError.exit_code)
+    assert f"{store} is not on the node {NODE}" in done.err
+    assert "starting" not in done.out
+    runs = cluster.slurm.hidden / "runs"
+    done = cluster.run("exec", "--on", "slurm", "--wait", "--runs", runs, "train.py", "1", "0", "0", code=RunError.exit_code)
+    assert "the node cannot open the job's output files" in done.err
+    listed = cluster.run("runs", "list", "--runs", runs).out
+    assert "did not start: failed (JobLaunchFailure)" in listed
+
+
+def test_a_refused_job_leaves_nothing(cluster: Cluster) -> None:
+    before = sorted((cluster.project.directory / "runs/.jobs").iterdir())
+    done = cluster.run("exec", "--on", "slurm", "--partition", "nowhere", "train.py", code=20)
+    assert "Slurm refused the job: Batch job submission failed: Invalid partition" in done.err
+    assert sorted((cluster.project.directory / "runs/.jobs").iterdir()) == before
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(cluster: Cluster) -> list[dict[str, Any]]:
+    """The outputs of the training that is not stopped."""
+    cluster.run("exec", "train.py", "40", "0", "0")
+    outputs = cluster.record()["end"]["outputs"]
+    assert isinstance(outputs, list)
+    return outputs
+
+
+def test_a_killed_run_is_resumed_with_its_outputs(cluster: Cluster, uninterrupted: list[dict[str, Any]]) -> None:
+    job = cluster.submit("train.py", "40", "0.1", "0")
+    cluster.wait_for(lambda: cluster.started(job))
+    time.sleep(0.5)
+    (directory,) = cluster.directories(job)
+    found = subprocess.run(["pgrep", "-f", f"exec .*--run-id {directory.name}"], capture_output=True, text=True, check=True)
+    for process in found.stdout.split():
+        os.kill(int(process), signal.SIGKILL)
+    cluster.wait_for(lambda: "JobState=FAILED" in cluster.ask(job))
+    killed = cluster.record()
+    assert (killed["state"], killed["end"]) == ("interrupted", None)
+    done = cluster.run("exec", "--resume", "latest", "train.py", "40", "0", "0")
+    assert not done.out.startswith("starting at 0")
+    resumed = cluster.record()
+    assert resumed["start"]["resume_of"] == killed["start"]["id"]
+    assert resumed["end"]["outputs"] == uninterrupted
+
+
+def test_a_training_that_its_time_limit_ends_resumes_by_itself_to_the_same_bytes(
+    cluster: Cluster, limited: str, uninterrupted: list[dict[str, Any]]
+) -> None:
+    cluster.wait_for(lambda: "Restarts=1" in cluster.ask(limited))
+    cluster.wait_for(lambda: "JobState=PENDING" in cluster.ask(limited))
+    (directory,) = cluster.directories(limited)
+    listed = cluster.run("runs", "list", "--tag", "limited").out
+    assert "interrupted by signal 10, exit 3, queued again: pending" in listed
+    cluster.slurm.ask("scontrol", "update", f"JobId={limited}", "StartTime=now")  # Slurm waits for two minutes
+    cluster.wait_for(lambda: "JobState=COMPLETED" in cluster.ask(limited))
+    answer = json.loads(cluster.run("runs", "list", "--tag", "limited", "--json").out)
+    second, first = answer["runs"]
+    assert first["start"]["id"] == directory.name
+    assert first["end"]["outcome"]["interrupted"] == signal.SIGUSR1
+    assert (second["start"]["resume_of"], second["start"]["job"]["restarts"]) == (first["start"]["id"], 1)
+    assert second["end"]["outcome"]["exit_code"] == 0
+    assert second["end"]["outputs"] == uninterrupted
+    assert os.path.isdir(directory)  # noqa: PTH112

@@ -1,0 +1,85 @@
+"""Trainings with torch as jobs of a real Slurm, compared with the same trainings on this machine."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e import parts
+from tests.slurm import Slurm, slurm
+
+pytestmark = pytest.mark.soak
+SOURCES = (parts.ROOT / "examples/checkpoints/train.py", parts.ROOT / "tests/e2e/rows/ranks.py")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Slurm]:
+    root = Path(tempfile.mkdtemp(prefix="slurm-"))
+    try:
+        with slurm(root) as running:
+            yield running
+    finally:
+        shutil.rmtree(root)
+
+
+@pytest.fixture(scope="module")
+def project(torch: parts.Project, ground: Path) -> parts.Project:
+    made = parts.project(ground / "slurm-torch", torch.python, torch.store)
+    shutil.copytree(torch.directory / "repro", made.directory / "repro", symlinks=True)
+    for script in SOURCES:
+        shutil.copy(script, made.directory)
+    return made
+
+
+def record(project: parts.Project, tag: str) -> list[dict[str, Any]]:
+    """The runs with a tag, newest first."""
+    runs = json.loads(project.run("runs", "list", "--tag", tag, "--json").out)["runs"]
+    assert isinstance(runs, list)
+    return runs
+
+
+def weights(run: dict[str, Any]) -> dict[str, str]:
+    return {output["path"]: output["sha256"] for output in run["end"]["outputs"] if output["path"].endswith(".pt")}
+
+
+def test_two_ranks_train_to_the_same_bytes_here_and_on_slurm(cluster: Slurm, project: parts.Project) -> None:
+    command = ("torchrun", "--nproc-per-node", "2", "ranks.py")
+    project.run("exec", "--source", ".", "--tag", "here", *command)
+    project.run("exec", "--source", ".", "--tag", "job", "--on", "slurm", "--wait", *command, env=cluster.environ)
+    (here,), (job,) = record(project, "here"), record(project, "job")
+    assert sorted(weights(here)) == ["rank0.pt", "rank1.pt"]
+    assert weights(here) == weights(job)
+    assert [rank["size"] for rank in job["end"]["world"]] == [2, 2]
+
+
+def test_a_training_that_its_time_limit_ends_resumes_to_the_uninterrupted_weights(cluster: Slurm, project: parts.Project) -> None:
+    """The default run takes a few seconds; slowed down, it is at an arbitrary step when its time limit ends it."""
+    train = project.directory / "train.py"
+    text = train.read_text()
+    assert text.count("            training.step()\n") == 1
+    project.run("exec", "--source", ".", "--tag", "whole", "train.py")
+    train.write_text(
+        text.replace("            training.step()\n", "            training.step()\n            __import__('time').sleep(2)\n")
+    )
+    words = ("--on", "slurm", "--requeue", "--time", "1", "--slurm-arg=--signal=B:USR1@45", "--tag", "limited")
+    answer = json.loads(project.run("exec", "--source", ".", *words, "--json", "train.py", env=cluster.environ).out)
+    train.write_text(text)
+    deadline = time.monotonic() + 900
+    while "JobState=COMPLETED" not in (state := cluster.ask("scontrol", "--oneliner", "show", "job", answer["job"])):
+        assert time.monotonic() < deadline, state
+        if "JobState=PENDING" in state:
+            cluster.ask("scontrol", "update", f"JobId={answer['job']}", "StartTime=now")
+        time.sleep(1)
+    (whole,), attempts = record(project, "whole"), record(project, "limited")
+    assert len(attempts) > 1
+    assert [run["start"]["resume_of"] for run in attempts] == [*(run["start"]["id"] for run in attempts[1:]), None]
+    assert {run["end"]["outcome"]["exit_code"] for run in attempts[1:]} == {128 + 10}
+    assert attempts[0]["end"]["resumed"][0]["id"] == attempts[1]["start"]["id"]
+    assert weights(attempts[0])["weights.pt"] == weights(whole)["weights.pt"]
