@@ -96,10 +96,13 @@ def open_catalog(word: str, here: Path) -> Iterator[Catalog]:
     if word and directory.is_dir():
         catalog = DirectoryCatalog(directory)
     else:
-        reference = reference_of(word)
+        hint = "create the directory for your team (mkdir -m 2775 DIR), or name HOST/NAME"
+        try:
+            reference = reference_of(word)
+        except SpecError as error:
+            raise UsageError(error.what, where=word, hint=hint) from None
         if reference is None:
             what = "this is neither an existing directory nor a repository of a registry"
-            hint = "create the directory for your team (mkdir -m 2775 DIR), or name HOST/NAME"
             raise UsageError(what, where=word or "''", hint=hint)
         if reference.digest or f"{reference.name}:{reference.tag}" == word:
             what = "a catalog is a repository without a tag, because each run has its own tag"

@@ -373,6 +373,8 @@ def test_a_directory_that_is_no_catalog_is_refused(place: Place, tmp_path: Path,
     assert sorted(path.name for path in Path(directory).iterdir()) == ["thesis.tex"]
     with pytest.raises(UsageError, match="neither an existing directory nor a repository"):
         list_shared_runs(str(tmp_path / "missing"))
+    with pytest.raises(UsageError, match="the repository in this image name is invalid"):
+        list_shared_runs("registry.example.com/Team/runs")
     with pytest.raises(UsageError, match="a catalog is a repository without a tag"):
         list_shared_runs("registry.example.com/team/runs:1")
 
