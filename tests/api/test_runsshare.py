@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import msgspec
@@ -22,7 +23,7 @@ from repro_env.runs.catalog import part
 from repro_env.runs.records import annotation, pulled, records, verdicts
 from repro_env.schema import codec
 from repro_env.schema.errors import ArtifactError, CaptureError, RecordError, ReproEnvError, SpecVersionError, UsageError
-from repro_env.schema.progress import Silent
+from repro_env.schema.progress import Advance, Silent
 from repro_env.schema.run import Launch
 from repro_env.store.store import Store
 from tests.api.test_execute import Fake, Place, writes
@@ -426,6 +427,23 @@ def test_pushes_at_the_same_time_lose_no_run(place: Place, ben: User, catalog: s
     assert len(ben.pull(catalog)) == 20
     for directory in records.directories(ben.runs):
         assert files_of(directory) == files_of(place.project / "runs" / directory.name)
+
+
+def test_pulls_of_a_run_at_the_same_time_are_one_run(place: Place, ben: User, directory: str) -> None:
+    done = run(place)
+    push(place, directory)
+
+    class Overtaken(Silent):
+        """Another pull of the run, from its start to its end, while this one pulls the spec."""
+
+        def progress(self, total: int, label: str, /) -> AbstractContextManager[Advance]:
+            if label == "pulling its spec" and not records.directories(ben.runs):
+                ben.pull(directory)
+            return super().progress(total, label)
+
+    assert ben.pull(directory, tell=Overtaken()) == [(done.start.id, "unchanged")]
+    (home,) = records.directories(ben.runs)
+    assert files_of(home) == files_of(done.directory)
 
 
 def test_a_pull_of_a_damaged_spec_leaves_no_run(place: Place, ben: User, directory: str) -> None:

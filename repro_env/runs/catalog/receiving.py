@@ -6,6 +6,7 @@ Nothing is overwritten, no link is made or followed, and a run appears only when
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -80,7 +81,12 @@ class Receiver:
             if count > most:
                 raise self._refused(shared, f"it has {count:,} {what}, but at most {most:,} are allowed")
         try:
-            return self._receive(shared, chosen)
+            try:
+                return self._receive(shared, chosen)
+            except OSError as error:
+                if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                    raise
+                return self._receive(shared, chosen)  # another pull has added the run in the meantime
         except OSError as error:
             what = f"the run cannot be written: {error.strerror}"
             raise RecordError(
@@ -260,14 +266,11 @@ class Receiver:
             final = self._runs / _name(run)
             missing = _missing(run, directory)
             self._write_pulled(directory, missing)
-            try:
-                directory.rename(final)
-            except OSError as error:
-                what = f"the run cannot be moved into place: {error.strerror}"
-                raise RecordError(what, where=str(final), hint="pull again: another pull may have added it") from None
+            directory.rename(final)
         else:
             final = existing.directory
-            for path in sorted(path.relative_to(directory) for path in directory.rglob("*") if path.is_file()):
+            paths = (path.relative_to(directory) for path in directory.rglob("*") if path.is_file())
+            for path in sorted(paths, key=lambda path: (path == Path("end.json"), path)):  # the end after what it names
                 _move(directory / path, final, path.parts)
             missing = _missing(run, final)
             state = "completed" if count or notes else "unchanged"
