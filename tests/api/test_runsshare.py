@@ -136,14 +136,14 @@ def test_a_run_comes_home_with_its_spec_and_its_changed_code(place: Place, ben: 
     assert records.find(ben.runs, "latest") == directory
 
 
-def test_what_was_moved_is_not_moved_again(place: Place, ben: User, catalog: str) -> None:
+def test_what_was_moved_is_not_moved_again(place: Place, ben: User, directory: str) -> None:
     first, second = run(place), run(place)
-    assert [bool(sent.size) for sent in push(place, catalog).runs] == [True, True]
-    again = push(place, catalog)
+    assert [bool(sent.size) for sent in push(place, directory).runs] == [True, True]
+    again = push(place, directory)
     assert [(sent.files, sent.blobs, sent.size) for sent in again.runs] == [(0, 0, 0)] * 2
-    assert ben.pull(catalog) == [(first.start.id, "pulled"), (second.start.id, "pulled")]
-    assert ben.pull(catalog) == [(first.start.id, "unchanged"), (second.start.id, "unchanged")]
-    assert [sent.blobs for sent in push_runs(catalog, runs=ben.runs, store=ben.store).runs] == [0, 0]
+    assert ben.pull(directory) == [(first.start.id, "pulled"), (second.start.id, "pulled")]
+    assert ben.pull(directory) == [(first.start.id, "unchanged"), (second.start.id, "unchanged")]
+    assert [sent.blobs for sent in push_runs(directory, runs=ben.runs, store=ben.store).runs] == [0, 0]
 
 
 def test_a_second_run_sends_only_what_differs(place: Place, directory: str) -> None:
@@ -173,17 +173,17 @@ def test_notes_of_both_users_meet_in_the_catalog(place: Place, ben: User, catalo
         assert sorted(note.text for note in annotation.of(directory)) == [("from ben",), ("from-ann",)]
 
 
-def test_runs_are_listed_and_found_by_the_beginning_of_their_ids(place: Place, ben: User, catalog: str) -> None:
+def test_runs_are_listed_and_found_by_the_beginning_of_their_ids(place: Place, ben: User, directory: str) -> None:
     first, second = run(place, "train.py", "--lr", "1"), run(place)
-    assert list_shared_runs(catalog).runs == ()
-    push(place, catalog)
-    listed = list_shared_runs(catalog)
+    assert list_shared_runs(directory).runs == ()
+    push(place, directory)
+    listed = list_shared_runs(directory)
     assert [entry.id for entry in listed.runs] == [second.start.id, first.start.id]
     summary = listed.runs[1].summary
     assert (summary.command, summary.ending, summary.outputs, summary.size) == (("train.py", "--lr", "1"), "exit 0", 2, 8)
-    assert ben.pull(catalog, listed.runs[1].short[:6]) == [(first.start.id, "pulled")]
+    assert ben.pull(directory, listed.runs[1].short[:6]) == [(first.start.id, "pulled")]
     with pytest.raises(RecordError, match="does not have a run 'zzz'"):
-        ben.try_pull(catalog, "zzz")
+        ben.try_pull(directory, "zzz")
 
 
 def test_large_outputs_are_left_out_by_name(place: Place, ben: User, directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
