@@ -263,6 +263,10 @@ class Registry:
                 return expected or blob
         raise error
 
+    def check_push(self, repository: str) -> None:
+        """Start an upload and cancel it. Raises `NetworkError` if this user may not push."""
+        self._cancel(self._begin(repository), push(repository))
+
     def _begin(self, repository: str) -> str:
         url = self.server.url(f"{repository}/blobs/uploads/")
         with self.server.send("POST", url, scope=push(repository), body=b"") as answer:

@@ -403,8 +403,16 @@ def test_a_catalog_that_may_not_be_written_is_refused_before_anything_is_sent(pl
     run(place)
     Path(directory).chmod(0o555)
     with file_modes_obeyed(), pytest.raises(UsageError, match="the catalog cannot be written: Permission denied"):
-        push(place, directory)
+        runsshare.check_catalog(directory)
     assert list(Path(directory).iterdir()) == []
+    Path(directory).chmod(0o755)
+    push(place, directory)
+    for part_of_it in ("runs", "blobs/sha256"):
+        Path(directory, part_of_it).chmod(0o555)
+        with file_modes_obeyed(), pytest.raises(UsageError, match="the catalog cannot be written: Permission denied"):
+            runsshare.check_catalog(directory)
+        Path(directory, part_of_it).chmod(0o755)
+    runsshare.check_catalog(directory)
 
 
 # -- several at once

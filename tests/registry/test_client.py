@@ -67,6 +67,17 @@ def test_an_error_of_the_source_passes_through(after: int, error: BaseException,
     assert front.count("DELETE") == isinstance(error, Exception)
 
 
+def test_the_permission_to_push_is_checked_without_sending_anything(front: Front, registry: Registry) -> None:
+    registry.check_push("team/checked")
+    assert [(request.method, request.status) for request in front.asked if "/uploads/" in request.path] == [
+        ("POST", 202),
+        ("DELETE", 204),
+    ]
+    front.fail("POST", "/uploads/", "status", 403)
+    with pytest.raises(NetworkError, match="not allowed to push"):
+        registry.check_push("team/checked")
+
+
 def test_an_existing_blob_is_not_sent(front: Front, registry: Registry) -> None:
     first = registry.ensure("team/ensure", b"a document", "text/plain")
     assert front.count("PUT") == 1

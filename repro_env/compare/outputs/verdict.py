@@ -27,7 +27,7 @@ class Repetition(Frozen, frozen=True, kw_only=True):
     unrecorded: tuple[str, ...] = ()
     """Data that the user mounts and that is not in the record."""
     missing: tuple[str, ...] = ()
-    """Data in or next to the source directory that the run used and that was removed from the store."""
+    """Data in or next to the source directory that the run used and that is not in the store any more, or was not pulled."""
 
 
 class Promise(Frozen, frozen=True, kw_only=True):
@@ -68,7 +68,7 @@ def predict(start: Start, end: End, new: Repetition) -> Promise:
     if new.given:
         risks.append(f"other values of {', '.join(new.given)}, because the record does not have values")
     if new.missing:
-        risks.append(f"the run used {first_few(new.missing, 1)}, which was removed from the store")
+        risks.append(f"the run used {first_few(new.missing, 1)}, which is not in the store")
     if start.runner == "host":
         risks.append("files outside the source, environment and --data, because runs on the host do not record them")
     if new.runner == "host":

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from repro_env.io.files import chunks_of, read_regular, room, sync_directory
 from repro_env.oci.layer import Measured
-from repro_env.oci.manifest import EMPTY, EMPTY_DATA, MAX_SIZE, Descriptor, blob_of, digest_of
+from repro_env.oci.manifest import MAX_SIZE, Descriptor, digest_of
 from repro_env.schema import codec
 from repro_env.schema.errors import ArtifactError, RecordError, UsageError
 from repro_env.schema.image import Blob
@@ -100,9 +100,10 @@ class DirectoryCatalog:
                 with contextlib.suppress(FileExistsError):
                     directory.mkdir()
                     directory.chmod(self._mode & 0o7777)
+                probe = directory / f"{_INCOMING}{secrets.token_hex(8)}"
+                probe.touch(exist_ok=False)
+                probe.unlink()
             self._remove_forgotten()
-        if not self.has(empty := blob_of(EMPTY_DATA, EMPTY)):
-            self.write(empty, lambda: iter((EMPTY_DATA,)))
 
     def write(self, blob: Blob, chunks: Callable[[], Iterator[bytes]]) -> None:
         with self._writing(blob.size):

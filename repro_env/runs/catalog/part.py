@@ -30,6 +30,8 @@ TYPE = "application/vnd.repro-env.run.v1+json"
 """Type of the artifact and of its config."""
 TAR = "application/vnd.oci.image.layer.v1.tar"
 FILE = "application/octet-stream"
+NO_FILES = blob_of(EMPTY_DATA, EMPTY)
+"""The only blob of a part that has only notes (OCI image spec)."""
 SMALL = 1 << 20
 SPEC = "spec/"
 """Prefix of the spec's directory."""
@@ -165,7 +167,7 @@ def manifest_of(config: Blob, tar: Blob | None, files: Sequence[SharedFile]) -> 
         {
             "artifactType": TYPE,
             "config": as_descriptor(config),
-            "layers": [as_descriptor(layer) for layer in layers or [blob_of(EMPTY_DATA, EMPTY)]],
+            "layers": [as_descriptor(layer) for layer in layers or [NO_FILES]],
             "mediaType": MANIFEST,
             "schemaVersion": 2,
         }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from repro_env.oci.manifest import EMPTY, EMPTY_DATA, Descriptor
+from repro_env.oci.manifest import Descriptor
 from repro_env.registry.client import Registry
 from repro_env.registry.reference import Reference
 from repro_env.schema.image import MANIFEST, Blob
@@ -32,8 +32,7 @@ class RepositoryCatalog:
         return self._registry.blob(self._repository, blob.digest, blob.size)
 
     def prepare(self) -> None:
-        """Send the empty blob, which parts without files need, to find out whether this user may push."""
-        self._registry.ensure(self._repository, EMPTY_DATA, EMPTY)
+        self._registry.check_push(self._repository)
 
     def write(self, blob: Blob, chunks: Callable[[], Iterator[bytes]]) -> None:
         self._registry.upload(self._repository, chunks, blob)

@@ -14,7 +14,7 @@ from repro_env.io.files import FileContents, walk
 from repro_env.oci import tar
 from repro_env.oci.entry import Entry
 from repro_env.oci.layer import Measured
-from repro_env.oci.manifest import Descriptor, blob_of
+from repro_env.oci.manifest import EMPTY_DATA, Descriptor, blob_of
 from repro_env.runs.catalog import contents, part
 from repro_env.runs.catalog.contents import LocalFile
 from repro_env.runs.catalog.part import CODE, SPEC, SharedRun, StoredPart
@@ -131,6 +131,8 @@ class Sender:
             measured = Measured(packed()).read()
             archived = Blob(media_type=part.TAR, digest=measured.digest, size=measured.size)
             blobs[archived.digest] = (archived, packed)
+        elif not large:
+            blobs[part.NO_FILES.digest] = (part.NO_FILES, lambda: iter((EMPTY_DATA,)))
         data = part.config_of(run, {path: local.file for path, local in new.items()}, annotations)
         part.read_config(data, run_id=run.id, where=str(run.directory))  # a part that cannot be read must not be sent
         config = blob_of(data, part.TYPE)

@@ -92,6 +92,10 @@ class Forgery:
         return str(error)
 
 
+def other_id(run_id: str) -> str:
+    return run_id[:-1] + ("0" if run_id[-1] != "0" else "1")
+
+
 @pytest.fixture
 def forgery(tmp_path: Path) -> Forgery:
     return Forgery(tmp_path)
@@ -183,13 +187,13 @@ def test_a_summary_that_differs_from_the_record_is_refused(forgery: Forgery) -> 
 
 def test_a_part_of_another_run_is_refused(forgery: Forgery) -> None:
     data = forgery.path.read_bytes()
-    other = forgery.config["id"][:-1] + ("0" if forgery.config["id"][-1] != "0" else "1")
+    other = other_id(forgery.config["id"])
     forgery.path.rename(forgery.path.with_name(f"{part.tag_of(other, data)}.json"))
     assert f"this part is of run {forgery.config['id']}, but its tag names run {other}" in forgery.refused()
 
 
 def test_a_record_of_another_run_is_refused(forgery: Forgery) -> None:
-    start = msgspec.structs.replace(forgery.run.start, id=forgery.run.start.id[:-1] + "0")
+    start = msgspec.structs.replace(forgery.run.start, id=other_id(forgery.run.start.id))
     forgery.replace_file("start.json", codec.pretty(start))
     forgery.publish()
     assert "its record is of run" in forgery.refused()
