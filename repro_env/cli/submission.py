@@ -8,6 +8,8 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from repro_env.api import execute, jobs, submit
 from repro_env.api.execute import FinishedRun
 from repro_env.cli.ui import messages
@@ -15,6 +17,7 @@ from repro_env.cli.ui.options import runs_option
 from repro_env.launch.slurm import Resources
 from repro_env.runs.lineage.parents import directory_of
 from repro_env.runs.records.ids import short
+from repro_env.runs.start.report import announce
 from repro_env.runs.start.request import job_of
 from repro_env.schema.errors import UsageError
 from repro_env.schema.progress import Tell
@@ -53,9 +56,14 @@ def run(options: Mapping[str, Any], command: Sequence[str], arguments: dict[str,
         messages.result(script.rstrip("\n"))
         tell("this is the job script; nothing was submitted")
         return 0
+    if not options["wait"]:  # otherwise the output of the job has the same lines
+        without_directory = msgspec.structs.replace(
+            inputs.options, keeps_record=False
+        )  # it has the time of the start in its name
+        announce(msgspec.structs.replace(inputs, options=without_directory), tell)
     submitted = submit.submit(inputs, script, store=store)
     run_id = short(submitted.id)
-    tell(f"run {run_id} was submitted as job {submitted.job}, seed {inputs.start.seed}")
+    tell(f"run {run_id} was submitted as job {submitted.job}")
     if not options["wait"]:
         messages.answer_in_json({"run": submitted.id, "job": submitted.job, "directory": str(submitted.directory)})
         more = runs_option(options["runs"])

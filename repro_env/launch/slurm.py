@@ -167,8 +167,9 @@ class Slurm(Engine):
             return State(phase="unknown", text=error.what)
         lines = done.stdout.decode("utf-8", "replace").split("\n")
         if done.code or "|" not in lines[0]:
-            # slurmctld forgets a job some minutes after its end (MinJobAge).
-            return State(phase="ended" if _FORGOTTEN in why else "unknown", text=why)
+            if _FORGOTTEN in why:  # some minutes after the end of the job (MinJobAge)
+                return State(phase="ended", text="Slurm does not know the job any more")
+            return State(phase="unknown", text=why)
         state, _, code = lines[0].partition("|")
         return _state(state.split()[0], "", code.strip())
 
@@ -233,4 +234,4 @@ def _state(state: str, reason: str, code: str) -> State:
 def _message(done: process.Done) -> str:
     """What a command of Slurm said, without the name of the command."""
     lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
-    return re.sub(r"^.*?\berror: ", "", lines[-1]) if lines else f"exit code {done.code}"
+    return re.sub(r"^.*?\b(?:error|fatal): ", "", lines[-1]) if lines else f"exit code {done.code}"

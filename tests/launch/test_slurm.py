@@ -176,7 +176,7 @@ def test_a_job_that_slurmctld_has_forgotten_is_looked_up_in_the_accounting(tmp_p
 def test_without_accounting_a_forgotten_job_has_ended_in_an_unknown_way(tmp_path: Path, sacct: str) -> None:
     environ = program(tmp_path / "bin", "scontrol", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
     program(tmp_path / "bin", "sacct", sacct)
-    assert Slurm(tmp_path, environ).state("7") == State(phase="ended", text="Invalid job id specified")
+    assert Slurm(tmp_path, environ).state("7") == State(phase="ended", text="Slurm does not know the job any more")
 
 
 def test_a_controller_that_does_not_answer_says_nothing_about_the_job(tmp_path: Path) -> None:

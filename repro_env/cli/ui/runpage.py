@@ -70,7 +70,7 @@ def head(run: Run, tags: Sequence[str] | None, queue: str = "") -> Iterator[str]
     yield f"in        {run.start.cwd}"
     yield f"started   {run.start.started}"
     if (job := run.start.job) is not None:
-        yield f"job       {job.engine} {job.id} on {job.node}" + (f", queued again {job.restarts} times" if job.restarts else "")
+        yield f"job       {job.engine} {job.id} on {job.node}" + (f", attempt {job.restarts + 1}" if job.restarts else "")
     yield f"state     {queue or run.ending}" + (f" after {run.end.seconds:.1f} s" if run.end else "")
 
 
