@@ -10,6 +10,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
+
 from repro_env.api import execute
 from repro_env.launch import slurm
 from repro_env.launch.slurm import Resources, Slurm
@@ -20,15 +22,25 @@ from repro_env.runs.start.request import RunOptions, variables_of
 from repro_env.schema.environment import values_of
 from repro_env.schema.errors import UsageError
 from repro_env.schema.progress import Tell
+from repro_env.schema.run import Start
 from repro_env.specs.argument import Opened
 from repro_env.store.specs import archive
 from repro_env.store.store import Store
 
 
+class Planned(msgspec.Struct, frozen=True):
+    """Runs that are to be submitted as one job."""
+
+    inputs: Inputs
+    starts: tuple[Start, ...]
+    """What each run starts from. They differ in the ID and the seed."""
+    script: str
+
+
 def plan(
-    options: RunOptions, opened: Opened, words: Sequence[str], resources: Resources, *, store: Store, tell: Tell
-) -> tuple[Inputs, str]:
-    """Check a run that is to be submitted. Return what it starts from, and the job script.
+    options: RunOptions, opened: Opened, words: Sequence[str], resources: Resources, *, count: int = 1, store: Store, tell: Tell
+) -> Planned:
+    """Check runs that are to be submitted: one, or `count` with consecutive seeds, as the tasks of an array job.
 
     `words`: the options of `exec` on the node. Those that this function decides are added. Raises as `execute.run`.
     """
@@ -36,32 +48,41 @@ def plan(
         raise UsageError(f"--on slurm does not support --runner {options.runner}", hint="leave out --runner")
     inputs = execute.prepare(options, opened, compiles=False, is_here=False, store=store, tell=tell)
     start = inputs.start
+    others = (msgspec.structs.replace(start, id=ids.new(), seed=(start.seed + number) % 2**32) for number in range(1, count))
+    starts = (start, *others)
     spec = archive.directory_of(inputs.runs, start.spec_file or "")
-    decided = ["--run-id", start.id, "--spec", str(spec), "--runs", str(inputs.runs), "--seed", str(start.seed)]
+    decided = ["--spec", str(spec), "--runs", str(inputs.runs)]
     decided += [word for name in start.given for word in ("--env", name)]
     tool = [str(path)] if (path := Path(sys.executable).with_name("repro-env")).is_file() else [sys.executable, "-m", "repro_env"]
     files = submissions.directory_of(inputs.runs, start.id)
     job = slurm.Job(
-        run_id=start.id,
+        runs=tuple((start.id, start.seed) for start in starts),
         name=f"{records.script_of(start.command)}-{ids.short(start.id)}",
-        command=(*tool, "exec", *words, *decided, "--", *options.command),
+        command=(*tool, "exec", *words, *decided),
+        words=options.command,
         directory=str(options.here),
-        files=str(files),
+        jobs=str(files.parent),
         store=str(store.root),
         needed=(tool[0], str(store.root), str(files), str(spec)),
     )
-    return inputs, slurm.render(job, resources)
+    return Planned(inputs, starts, slurm.render(job, resources))
 
 
-def submit(inputs: Inputs, manifest: str, *, store: Store) -> Submitted:
-    """Submit a run. Raises `EngineError`, `RecordError`, `DiskError`; nothing is left behind then."""
-    options = inputs.options
+def submit(planned: Planned, *, store: Store) -> Submitted:
+    """Submit the job of planned runs; return the first of them, whose job is the complete one.
+
+    Raises `EngineError`, `RecordError`, `DiskError`; nothing is left behind then.
+    """
+    inputs, options = planned.inputs, planned.inputs.options
     store.run_directories.add(inputs.runs, inputs.start.source.trees)
-    directory = submissions.write(inputs.runs, Submission(engine="slurm", start=inputs.start))
+    written: list[Path] = []
     try:
-        job = Slurm(directory, {**options.environ, **values_of(variables_of(options))}).submit(manifest)
+        written.extend(submissions.write(inputs.runs, Submission(engine="slurm", start=start)) for start in planned.starts)
+        job = Slurm(written[0], {**options.environ, **values_of(variables_of(options))}).submit(planned.script)
     except BaseException:
-        submissions.remove(directory)
+        for directory in written:
+            submissions.remove(directory)
         raise
-    submissions.write_job(directory, job)
-    return Submitted(directory, Submission(engine="slurm", start=inputs.start), job)
+    for number, directory in enumerate(written):
+        submissions.write_job(directory, f"{job}_{number}" if len(written) > 1 else job)
+    return Submitted(written[0], Submission(engine="slurm", start=planned.starts[0]), job)

@@ -11,7 +11,7 @@ from repro_env.api.sensitivity import Found, over_seeds, own_seeds, parse_metric
 from repro_env.cli import exec as exec_command
 from repro_env.cli import submission
 from repro_env.cli.ui import messages
-from repro_env.cli.ui.options import runs_option, value
+from repro_env.cli.ui.options import parameters, runs_option, value
 from repro_env.compare import sensitivity
 from repro_env.compare.sensitivity import FEW
 from repro_env.runs.records.ids import short
@@ -58,12 +58,14 @@ def command(
 
 
 class Command(exec_command.SimilarCommand):
-    excluded = ("checkpoints", "push", "resume", "run_id", *submission.OPTIONS)
+    excluded = ("checkpoints", "push", "resume", "run_id", "requeue", "print_", "wait")
 
     @staticmethod
     def run(options: Mapping[str, Any], command: Sequence[str]) -> int:
         """Run `repro-env sensitivity`. Raises `ReproEnvError`."""
         check_command(command)
+        if options["on"] is None:
+            submission.check_alone(options)
         metric, tell, arguments = (
             parse_metric(options["metric"]),
             messages.prefixed,
@@ -72,12 +74,23 @@ class Command(exec_command.SimilarCommand):
         arguments["store"] = store = Store.open()
         arguments["spec"] = location = open_spec(options["spec"], store=store, tell=tell)
 
+        first = seed_of(arguments["seed"], location.spec)
+        finished: dict[int, FinishedRun] = {}
+        if options["on"] is not None:
+            made = {name: value for name, value in arguments.items() if name != "store"}
+            params = parameters(exec_command.command)
+            finished, stopped = submission.run_seeds(options, command, {**made, "seed": first}, params, count=options["seeds"])
+            if stopped:
+                tell(f"{len(finished)} of {options['seeds']} runs are recorded")
+                return 128 + stopped
+
         def run_once(seed: int) -> FinishedRun:
+            if seed in finished:
+                return finished[seed]
             result = execute(command=command, **{**arguments, "seed": seed}, tell=Details(tell))
             tell.detail(exec_command.ending(result))
             return result
 
-        first = seed_of(arguments["seed"], location.spec)
         result = over_seeds(first, options["seeds"], metric, run=run_once, tell=tell)
         if not messages.answer_in_json(result):
             for line in page(result):

@@ -16,11 +16,12 @@ from repro_env.cli.ui import messages
 from repro_env.cli.ui.options import runs_option
 from repro_env.launch.slurm import Resources
 from repro_env.runs.lineage.parents import directory_of
+from repro_env.runs.records import records
 from repro_env.runs.records.ids import short
 from repro_env.runs.start.report import announce
 from repro_env.runs.start.request import job_of
-from repro_env.schema.errors import UsageError
-from repro_env.schema.progress import Tell
+from repro_env.schema.errors import RunError, UsageError
+from repro_env.schema.progress import Details, Tell
 from repro_env.specs.argument import open_spec
 from repro_env.store.specs.lookup import runs_directory
 from repro_env.store.store import Store
@@ -35,6 +36,68 @@ _DECIDED = ("spec", "runs", "run_id", "seed", "env", "env_file", "gpus", "module
 def run(options: Mapping[str, Any], command: Sequence[str], arguments: dict[str, Any], params: Sequence[Any]) -> int:
     """Submit the run. `arguments`: of `execute`; `params`: the options of `exec`. Returns the exit code. Raises `ReproEnvError`."""
     tell, store = messages.prefixed, Store.open()
+    planned = _plan(options, command, arguments, params, count=1, store=store)
+    if options["print_"]:
+        messages.result(planned.script.rstrip("\n"))
+        tell("this is the job script; nothing was submitted")
+        return 0
+    if not options["wait"]:  # otherwise the output of the job has the same lines
+        # The directory has the time of the start in its name.
+        without_directory = msgspec.structs.replace(planned.inputs.options, keeps_record=False)
+        announce(msgspec.structs.replace(planned.inputs, options=without_directory), tell)
+    submitted = submit.submit(planned, store=store)
+    run_id = short(submitted.id)
+    tell(f"run {run_id} was submitted as job {submitted.job}")
+    if not options["wait"]:
+        messages.answer_in_json({"run": submitted.id, "job": submitted.job, "directory": str(submitted.directory)})
+        more = runs_option(options["runs"])
+        tell(f"next: repro-env runs show {run_id}{more} (its state), repro-env runs logs {run_id}{more}, scancel {submitted.job}")
+        return 0
+    waited = jobs.wait(submitted, jobs.engine_of(submitted, os.environ), write=_write, tell=tell)
+    last = waited.submitted.runs[-1] if waited.submitted.runs else None
+    if last is None or last.end is None:
+        tell.warn(f"the job ended without the record of the end of a run: {waited.state.text}")
+        if waited.state.hint:
+            tell.warn(f"hint: {waited.state.hint}")
+    messages.answer_in_json({"run": last, "job": submitted.job, "state": waited.state})
+    return waited.exit_code
+
+
+def run_seeds(
+    options: Mapping[str, Any], command: Sequence[str], arguments: dict[str, Any], params: Sequence[Any], *, count: int
+) -> tuple[dict[int, FinishedRun], int]:
+    """Run a command with `count` consecutive seeds as one array job, and wait for all runs.
+
+    Returns the finished runs by seed, and the signal with which the user stopped them, or 0. Raises `ReproEnvError`.
+    """
+    tell, store = messages.prefixed, Store.open()
+    planned = _plan(options, command, arguments, params, count=count, store=store)
+    announce(planned.inputs, Details(tell))
+    submitted = submit.submit(planned, store=store)
+    tell(f"{count} runs were submitted as the array job {submitted.job}")
+    waited = jobs.wait(submitted, jobs.engine_of(submitted, os.environ), write=lambda *_: None, tell=tell)
+    finished: dict[int, FinishedRun] = {}
+    recorded = records.listing(planned.inputs.runs)[0]
+    for start in planned.starts:
+        attempts = records.attempts(recorded, start.id)
+        if attempts and (end := attempts[-1].end) is not None:
+            finished[start.seed] = FinishedRun(attempts[-1].directory, attempts[-1].start, end)
+        elif not waited.stopped:
+            hint = f"its messages: repro-env runs logs {short(start.id)}{runs_option(options['runs'])}"
+            raise RunError(f"the run of seed {start.seed} has no record of its end: {waited.state.text}", hint=hint)
+    return finished, waited.stopped
+
+
+def _plan(
+    options: Mapping[str, Any],
+    command: Sequence[str],
+    arguments: dict[str, Any],
+    params: Sequence[Any],
+    *,
+    count: int,
+    store: Store,
+) -> submit.Planned:
+    tell = messages.prefixed
     opened = open_spec(arguments.pop("spec"), store=store, tell=tell)
     gpus = check_gpus(arguments.pop("gpus"), options["slurm_arg"] or ())
     made = execute.options_of(command, **arguments)
@@ -51,32 +114,7 @@ def run(options: Mapping[str, Any], command: Sequence[str], arguments: dict[str,
         requeue=options["requeue"],
         arguments=tuple(options["slurm_arg"] or ()),
     )
-    inputs, script = submit.plan(made, opened, words, resources, store=store, tell=tell)
-    if options["print_"]:
-        messages.result(script.rstrip("\n"))
-        tell("this is the job script; nothing was submitted")
-        return 0
-    if not options["wait"]:  # otherwise the output of the job has the same lines
-        without_directory = msgspec.structs.replace(
-            inputs.options, keeps_record=False
-        )  # it has the time of the start in its name
-        announce(msgspec.structs.replace(inputs, options=without_directory), tell)
-    submitted = submit.submit(inputs, script, store=store)
-    run_id = short(submitted.id)
-    tell(f"run {run_id} was submitted as job {submitted.job}")
-    if not options["wait"]:
-        messages.answer_in_json({"run": submitted.id, "job": submitted.job, "directory": str(submitted.directory)})
-        more = runs_option(options["runs"])
-        tell(f"next: repro-env runs show {run_id}{more} (its state), repro-env runs logs {run_id}{more}, scancel {submitted.job}")
-        return 0
-    waited = jobs.wait(submitted, jobs.engine_of(submitted, os.environ), write=_write, tell=tell)
-    last = waited.submitted.runs[-1] if waited.submitted.runs else None
-    if last is None or last.end is None:
-        tell.warn(f"the job ended without the record of the end of a run: {waited.state.text}")
-        if waited.state.hint:
-            tell.warn(f"hint: {waited.state.hint}")
-    messages.answer_in_json({"run": last, "job": submitted.job, "state": waited.state})
-    return waited.exit_code
+    return submit.plan(made, opened, words, resources, count=count, store=store, tell=tell)
 
 
 def check_gpus(request: int | str | None, arguments: Sequence[str]) -> int | str:

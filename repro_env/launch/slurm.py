@@ -23,7 +23,7 @@ WARNING = 120
 """Seconds before the time limit at which a job that may be queued again gets SIGUSR1."""
 _PENDING = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT", "SUSPENDED"}
 _RUNNING = {"RUNNING", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED"}
-_FORGOTTEN = "Invalid job id"
+_FORGOTTEN = State(phase="ended", text="Slurm does not know the job any more")
 _LAUNCH_FAILED = "0:53"
 """The exit code of a job whose output files slurmd cannot open."""
 _NAME = re.compile(r"[A-Za-z0-9_.@/+,-]+")
@@ -56,14 +56,17 @@ class Resources(Frozen, frozen=True, kw_only=True):
 class Job(Frozen, frozen=True, kw_only=True):
     """What a job does."""
 
-    run_id: str
+    runs: tuple[tuple[str, int], ...]
+    """The ID and the seed of each run. Several are the tasks of an array job."""
     name: str
     command: tuple[str, ...]
-    """argv of `repro-env exec` on the node."""
+    """argv of `repro-env exec` on the node, without the ID, the seed and the user's command."""
+    words: tuple[str, ...]
+    """The user's command."""
     directory: str
     """The working directory."""
-    files: str
-    """The directory for the files of the job."""
+    jobs: str
+    """The directory that has, for each run, a directory of its job."""
     store: str
     needed: tuple[str, ...]
     """Paths that the node must have."""
@@ -75,12 +78,21 @@ def render(job: Job, resources: Resources) -> str:
     text = templates.render(
         "slurm.sh.j2",
         directives=directives,
-        run_id=job.run_id,
+        about=f"The run {job.runs[0][0]}" if len(job.runs) == 1 else f"{len(job.runs)} runs, each with another seed",
+        tasks=len(job.runs) > 1,
+        run_id=job.runs[0][0],
+        seed=job.runs[0][1],
+        run_ids=_quote([run_id for run_id, _ in job.runs]),
+        seeds=_quote([str(seed) for _, seed in job.runs]),
+        jobs=_quote([job.jobs]),
+        stdout=STDOUT,
+        stderr=STDERR,
         refused=RunError.exit_code,
         needed=_quote(job.needed),
         directory=_quote([job.directory]),
         store=_quote([job.store]),
         command=_quote(job.command),
+        words=_quote(job.words),
     ).decode()
     found = [line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH")]
     if found != directives:
@@ -105,12 +117,13 @@ def _directives(job: Job, resources: Resources) -> list[str]:
         if match[1] in _OWN:
             raise UsageError(f"--slurm-arg cannot set --{match[1]}", hint="leave it out, or use the option of `exec`")
         names.add(match[1])
-    files = {name: Path(job.files, name).as_posix() for name in (STDOUT, STDERR)}
+    files = {name: f"{job.jobs}/{job.runs[0][0]}/{name}" for name in (STDOUT, STDERR)}
     for path in files.values():
         if not path.isprintable() or set(path) & set('"\\'):
             raise UsageError("this path has a quote, a backslash or a control character, so Slurm cannot read it", where=path)
     options = {"partition": resources.partition, "account": resources.account, "time": resources.time}
-    lines = [f"--job-name={job.name}", f"--comment=repro-env:{job.run_id}"]
+    lines = [f"--job-name={job.name}", f"--comment=repro-env:{job.runs[0][0]}"]
+    lines += [f"--array=0-{len(job.runs) - 1}"] if len(job.runs) > 1 else []
     lines += [f'--{option}="{files[name].replace("%", "%%")}"' for option, name in (("output", STDOUT), ("error", STDERR))]
     lines += ["--open-mode=append", *(f"--{name}={value}" for name, value in options.items() if value is not None)]
     lines += [f"--gpus={resources.gpus}"] if resources.gpus else []
@@ -159,17 +172,20 @@ class Slurm(Engine):
         """See `Engine`."""
         try:
             done = self._ask("scontrol", "--oneliner", "show", "job", job)
+            text = done.stdout.decode("utf-8", "replace")
+            # Numbers of jobs start again at some time, and another cluster has the same ones.
+            if " Command=" in text and f" Command={self._directory.parent}/" not in text:
+                return _FORGOTTEN
             if not done.code:
-                return parse_job(done.stdout.decode("utf-8", "replace"))
+                return parse_jobs(text)
             why = _message(done)
             done = self._ask("sacct", "--noheader", "--parsable2", "--allocations", "--format=State,ExitCode", f"--jobs={job}")
         except EngineError as error:
             return State(phase="unknown", text=error.what)
         lines = done.stdout.decode("utf-8", "replace").split("\n")
         if done.code or "|" not in lines[0]:
-            if _FORGOTTEN in why:  # some minutes after the end of the job (MinJobAge)
-                return State(phase="ended", text="Slurm does not know the job any more")
-            return State(phase="unknown", text=why)
+            # slurmctld forgets a job some minutes after its end (MinJobAge).
+            return _FORGOTTEN if "Invalid job id" in why else State(phase="unknown", text=why)
         state, _, code = lines[0].partition("|")
         return _state(state.split()[0], "", code.strip())
 
@@ -211,8 +227,20 @@ class Slurm(Engine):
         return done
 
 
-def parse_job(text: str) -> State:
-    """Parse the line of `scontrol --oneliner show job`. Pure."""
+def parse_jobs(text: str) -> State:
+    """Parse the lines of `scontrol --oneliner show job`: the tasks of an array job have one each. Pure.
+
+    A job with tasks has ended when all of them have. Its text has the states of all.
+    """
+    states = [_parse_job(line) for line in text.splitlines() if line.strip()] or [_parse_job("")]
+    phases: tuple[Phase, ...] = ("running", "pending", "unknown", "ended")
+    phase = next(phase for phase in phases if any(state.phase == phase for state in states))
+    code = next((state.exit_code for state in states if state.exit_code), states[0].exit_code) if phase == "ended" else None
+    hint = next((state.hint for state in states if state.hint), "")
+    return State(phase=phase, text=", ".join(dict.fromkeys(state.text for state in states)), hint=hint, exit_code=code)
+
+
+def _parse_job(text: str) -> State:
     fields = dict(reversed(re.findall(r"(?:^| )(JobState|Reason|ExitCode)=(\S*)", text)))
     return _state(fields.get("JobState", ""), fields.get("Reason", ""), fields.get("ExitCode", ""))
 

@@ -114,8 +114,14 @@ def test_a_run_in_a_job_may_queue_it_again(monkeypatch: pytest.MonkeyPatch) -> N
     submission.check_alone(app.parse("exec", ["--requeue", "train.py"]).params)
 
 
-@pytest.mark.parametrize("command", ["shell", "sensitivity"])
-def test_other_commands_do_not_submit(command: str) -> None:
-    words = ["--seeds", "2", "--on", "slurm", "x"] if command == "sensitivity" else ["--on", "slurm"]
-    with pytest.raises(UsageError, match=f"`{command}` does not support the option --on"):
-        app.run([command, *words])
+def test_a_shell_is_not_submitted() -> None:
+    with pytest.raises(UsageError, match="`shell` does not support the option --on"):
+        app.run(["shell", "--on", "slurm"])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"), [(["--on", "slurm", "--wait"], "does not support"), (["--time", "1"], "requires --on")]
+)
+def test_options_of_a_single_job_are_not_for_seeds(words: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        app.run(["sensitivity", "--seeds", "2", *words, "x"])

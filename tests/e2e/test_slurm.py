@@ -148,11 +148,32 @@ def test_a_waiting_job_keeps_its_code_and_its_state_is_shown(cluster: Cluster) -
     assert not directory.exists()
 
 
+def test_runs_with_several_seeds_are_the_tasks_of_one_job(cluster: Cluster) -> None:
+    code = "import json, os; json.dump({'seed': int(os.environ['REPRO_ENV_SEED'])}, open('metrics.json', 'w'))"
+    words = ("sensitivity", "--seeds", "3", "--seed", "4294967294", "--metric", "seed", "--json")
+    done = cluster.run(*words, "--on", "slurm", "--time", "5", "-c", code)
+    found = json.loads(done.out)
+    assert [run["seed"] for run in found["runs"]] == [4294967294, 4294967295, 0]
+    assert found["metrics"][0]["spread"]["values"] == [
+        {"seed": seed, "value": float(seed)} for seed in (0, 4294967294, 4294967295)
+    ]
+    records = [cluster.record(run["id"]) for run in found["runs"]]
+    assert {record["start"]["job"]["node"] for record in records} == {NODE}
+    (job,) = {_job_of(cluster, record["start"]["id"]) for record in records}
+    assert f"3 runs were submitted as the array job {job}\n" in done.err
+
+
+def _job_of(cluster: Cluster, run_id: str) -> str:
+    job = json.loads((cluster.project.directory / "runs/.jobs" / run_id / "job.json").read_text())["id"]
+    assert isinstance(job, str)
+    return job.partition("_")[0]
+
+
 def test_the_script_is_printed_and_nothing_is_submitted(cluster: Cluster) -> None:
     before = len(list((cluster.project.directory / "runs").iterdir()))
     done = cluster.run("exec", "--on", "slurm", "--print", "--gpus", "2", "--slurm-arg=--qos=high", "--trace", "train.py", "a b")
     assert "#SBATCH --gpus=2\n#SBATCH --qos=high\n" in done.out
-    assert "exec --gpus 2 --trace --run-id " in done.out
+    assert "exec --gpus 2 --trace --spec " in done.out
     assert done.out.endswith(" -- train.py 'a b'\n")
     assert len(list((cluster.project.directory / "runs").iterdir())) == before
 

@@ -14,11 +14,12 @@ from repro_env.schema.errors import EngineError, UsageError
 
 RUN = "0197c1d2-0000-7000-8000-00000000abcd"
 JOB = Job(
-    run_id=RUN,
+    runs=((RUN, 7),),
     name="train-0000abcd",
-    command=("/opt/tool/bin/repro-env", "exec", "--run-id", RUN, "--", "train.py", "--lr", "0.1"),
+    command=("/opt/tool/bin/repro-env", "exec"),
+    words=("train.py", "--lr", "0.1"),
     directory="/home/ann/digits",
-    files=f"/home/ann/digits/runs/.jobs/{RUN}",
+    jobs="/home/ann/digits/runs/.jobs",
     store="/home/ann/.cache/repro-env",
     needed=("/opt/tool/bin/repro-env", "/home/ann/.cache/repro-env"),
 )
@@ -48,7 +49,7 @@ for path in /opt/tool/bin/repro-env /home/ann/.cache/repro-env; do
 done
 cd /home/ann/digits || missing /home/ann/digits
 export REPRO_ENV_STORE=/home/ann/.cache/repro-env
-exec /opt/tool/bin/repro-env exec --run-id {RUN} -- train.py --lr 0.1
+exec /opt/tool/bin/repro-env exec --run-id {RUN} --seed 7 -- train.py --lr 0.1
 """
 
 
@@ -100,7 +101,7 @@ def test_a_directory_that_sbatch_cannot_read_is_refused() -> None:
     import msgspec
 
     with pytest.raises(UsageError, match="so Slurm cannot read it"):
-        slurm.render(msgspec.structs.replace(JOB, files='/home/a"b'), Resources())
+        slurm.render(msgspec.structs.replace(JOB, jobs='/home/a"b'), Resources())
 
 
 WORDS = (
@@ -126,14 +127,30 @@ def test_bash_reads_every_word_as_it_was_typed(tmp_path: Path) -> None:
 
     job = msgspec.structs.replace(
         JOB,
-        command=("/usr/bin/env", "printf", "%s\\0", *WORDS),
+        command=("/usr/bin/env", "printf", "%s\\0"),
+        words=WORDS,
         needed=(str(tmp_path),),
         directory=str(tmp_path),
     )
     done = subprocess.run(
         ["bash"], input=slurm.render(job, Resources()).encode("utf-8", "surrogateescape"), capture_output=True, check=True
     )
-    assert done.stdout.decode("utf-8", "surrogateescape").split("\0")[:-1] == list(WORDS)
+    assert done.stdout.decode("utf-8", "surrogateescape").split("\0")[:-1] == ["--run-id", RUN, "--seed", "7", "--", *WORDS]
+
+
+def test_each_task_of_an_array_job_has_its_own_run_seed_and_logs(tmp_path: Path) -> None:
+    import msgspec
+
+    runs = (("first", 4294967295), ("second", 0))
+    for run_id, _ in runs:
+        (tmp_path / "a b" / run_id).mkdir(parents=True)
+    changes = {"runs": runs, "jobs": f"{tmp_path}/a b", "command": ("/bin/echo",), "directory": "/", "needed": ("/",)}
+    text = slurm.render(msgspec.structs.replace(JOB, **changes), Resources())
+    assert "#SBATCH --array=0-1\n" in text
+    for number, (run_id, seed) in enumerate(runs):
+        subprocess.run(["bash"], input=text, text=True, env={"SLURM_ARRAY_TASK_ID": str(number)}, check=True)
+        log = (tmp_path / "a b" / run_id / slurm.STDOUT).read_text()
+        assert log == f"--run-id {run_id} --seed {seed} -- train.py --lr 0.1\n"
 
 
 def test_a_node_without_a_path_ends_the_job_before_the_command(tmp_path: Path) -> None:
@@ -143,6 +160,18 @@ def test_a_node_without_a_path_ends_the_job_before_the_command(tmp_path: Path) -
     done = subprocess.run(["bash"], input=slurm.render(job, Resources()), capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (16, "")
     assert f"{tmp_path}/a b is not on the node" in done.stderr
+
+
+TASKS_WAIT = """\
+JobId=8 ArrayJobId=7 ArrayTaskId=0 JobState=FAILED Reason=NonZeroExitCode ExitCode=3:0
+
+JobId=7 ArrayJobId=7 ArrayTaskId=1-9 JobState=PENDING Reason=Resources ExitCode=0:0
+"""
+TASKS_ENDED = """\
+JobId=8 ArrayTaskId=0 JobState=COMPLETED Reason=None ExitCode=0:0
+JobId=9 ArrayTaskId=1 JobState=FAILED Reason=NonZeroExitCode ExitCode=3:0
+JobId=7 ArrayTaskId=2 JobState=COMPLETED Reason=None ExitCode=0:0
+"""
 
 
 @pytest.mark.parametrize(
@@ -159,10 +188,12 @@ def test_a_node_without_a_path_ends_the_job_before_the_command(tmp_path: Path) -
         ("JobId=1 JobState=TIMEOUT Reason=TimeLimit ExitCode=0:0", "ended", "timeout (TimeLimit)", 1),
         ("JobId=1 JobState=OUT_OF_MEMORY Reason=OutOfMemory ExitCode=0:125", "ended", "out of memory (OutOfMemory)", 253),
         ("", "unknown", "", None),
+        (TASKS_WAIT, "pending", "failed, pending (Resources)", None),
+        (TASKS_ENDED, "ended", "completed, failed", 3),
     ],
 )
 def test_states_of_jobs(line: str, phase: str, text: str, code: int | None) -> None:
-    state = slurm.parse_job(line)
+    state = slurm.parse_jobs(line)
     assert (state.phase, state.text, state.exit_code) == (phase, text, code)
 
 
@@ -177,6 +208,14 @@ def test_without_accounting_a_forgotten_job_has_ended_in_an_unknown_way(tmp_path
     environ = program(tmp_path / "bin", "scontrol", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
     program(tmp_path / "bin", "sacct", sacct)
     assert Slurm(tmp_path, environ).state("7") == State(phase="ended", text="Slurm does not know the job any more")
+
+
+def test_a_job_of_the_same_number_with_another_script_is_not_taken_for_it(tmp_path: Path) -> None:
+    for command, phase in ((tmp_path / "run/job.sh", "running"), ("/other/job.sh", "ended")):
+        line = f"JobId=7 JobState=RUNNING Reason=None ExitCode=0:0 Command={command} WorkDir=/"
+        environ = program(tmp_path / "bin", "scontrol", f"echo '{line}'")
+        program(tmp_path / "bin", "sacct", "exit 1")
+        assert Slurm(tmp_path / "run", environ).state("7").phase == phase
 
 
 def test_a_controller_that_does_not_answer_says_nothing_about_the_job(tmp_path: Path) -> None:
