@@ -52,6 +52,7 @@ from repro_env.runs.start.request import (
 )
 from repro_env.runs.start.snapshot import Snapshot
 from repro_env.runs.start.sourcedirectory import SourceDirectory
+from repro_env.sandbox import limits as enforcement
 from repro_env.sandbox import plan
 from repro_env.sandbox.host import HostRunner
 from repro_env.sandbox.runner import Runner
@@ -60,7 +61,7 @@ from repro_env.sandbox.workspace import collect
 from repro_env.schema import redact
 from repro_env.schema.errors import ReproEnvError, UsageError
 from repro_env.schema.progress import SILENT, Tell
-from repro_env.schema.run import DataFact, End, Gpus, Ids, Mode, Mount, Parent, Ranks, Request, RunnerName, Start
+from repro_env.schema.run import DataFact, End, Gpus, Ids, Limits, Mode, Mount, Parent, Ranks, Request, RunnerName, Start
 from repro_env.schema.spec import Spec
 from repro_env.specs.argument import Opened, SpecName, current_directory, open_spec
 from repro_env.store.specs.lookup import runs_directory
@@ -98,6 +99,7 @@ def execute(
     frozen: bool = False,
     runner: RunnerName = "embedded",
     gpus: int | str | None = None,
+    limits: Limits = Limits(),  # noqa: B008  frozen
     parents: Sequence[str] = (),
     tags: Sequence[str] = (),
     note: str = "",
@@ -134,6 +136,7 @@ def execute(
         env_file=env_file,
         network=network,
         gpus=gpus,
+        limits=limits,
         frozen=frozen,
         source=source,
         data_changed=data_changed,
@@ -197,6 +200,8 @@ def run(options: RunOptions, opened: Opened, *, store: Store, tell: Tell, backen
     inputs = prepare(options, opened, compiles=backend is None, store=store, tell=tell)
     options = inputs.options
     announce(inputs, tell)
+    for note in enforcement.find(inputs.start.limits).notes if options.runner != "docker" else ():
+        tell(f"not as requested: {note}")
     if backend is None and options.runner == "host":
         backend = HostRunner(inputs.source.tree, hidden=secrets_of(options))
     elif backend is None:
@@ -292,6 +297,7 @@ def prepare(options: RunOptions, opened: Opened, *, compiles: bool, is_here: boo
         trace=options.trace,
         gpus=gpus.count,
         devices=gpus.facts,
+        limits=options.limits,
         exact=command == options.command,
         term=None if is_host else term_of(options.environ),
         parents=(

@@ -5,14 +5,17 @@ Each run has a record of its own. Only the seed may differ between the runs.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import signal
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Literal
 
 from repro_env.api.execute import FinishedRun
 from repro_env.compare import sensitivity
 from repro_env.compare.sensitivity import Spread, Value
+from repro_env.io.parallel import call_each
 from repro_env.runs.records.notes import MORE_VALUES
 from repro_env.schema.codec import Frozen
 from repro_env.schema.errors import DataError, RecordError, SourceError, UsageError
@@ -84,8 +87,12 @@ def parse_metric(text: str | None) -> MetricOption:
     return metric
 
 
-def over_seeds(first: int, count: int, metric: MetricOption, *, run: Callable[[int], FinishedRun], tell: Tell) -> Found:
+def over_seeds(
+    first: int, count: int, metric: MetricOption, *, run: Callable[[int], FinishedRun], jobs: int = 1, tell: Tell
+) -> Found:
     """Run a command with the seeds `first`, `first` + 1, ... Stop after the first run if it fails. `run`: runs it with a seed.
+
+    `jobs`: how many runs are made at a time, each in its own process, after the first run.
 
     Raises `UsageError` if the first run did not write the metric, or wrote it to several files, `RecordError` if it wrote no
     metrics, `SourceError` and `DataError` if the source or the data change between runs; and what `run` raises.
@@ -98,41 +105,54 @@ def over_seeds(first: int, count: int, metric: MetricOption, *, run: Callable[[i
     ends: list[tuple[int, End]] = []
     stopped = 0
     start = None
-    for number in range(count):
-        seed = (first + number) % _SEEDS
-        tell(f"seed {seed}, run {number + 1} of {count}")
-        done = run(seed)
-        start = start or done.start
-        if done.start.source.trees != start.source.trees:
-            raise SourceError(
-                "the source changed between two runs",
-                where=start.source.directory or start.source.path,
-                hint="do not change it until all runs have ended, or use --frozen",
-            )
-        if done.start.data != start.data:
-            what = "the data changed between two runs"
-            raise DataError(what, where="--data", hint="do not change them until all runs have ended")
-        outcome = done.end.outcome
-        equal = not ends or done.end.outputs == ends[0][1].outputs
-        runs.append(Run(seed=seed, id=done.end.id, exit_code=outcome.exit_code, equal=equal))
-        if (stop := outcome.signal or outcome.interrupted) in _STOPS:
-            stopped = stop
-            break
-        ends.append((seed, done.end))
-        if number == 0:
-            if outcome.exit_code:
-                tell("the first run failed, so the others are skipped")
+    with contextlib.closing(_runs(first, count, run, jobs, tell)) as results:
+        for number, done in enumerate(results):
+            seed = done.start.seed
+            start = start or done.start
+            if done.start.source.trees != start.source.trees:
+                raise SourceError(
+                    "the source changed between two runs",
+                    where=start.source.directory or start.source.path,
+                    hint="do not change it until all runs have ended, or use --frozen",
+                )
+            if done.start.data != start.data:
+                what = "the data changed between two runs"
+                raise DataError(what, where="--data", hint="do not change them until all runs have ended")
+            outcome = done.end.outcome
+            equal = not ends or done.end.outputs == ends[0][1].outputs
+            runs.append(Run(seed=seed, id=done.end.id, exit_code=outcome.status, equal=equal))
+            if not outcome.timed_out and (stop := outcome.signal or outcome.interrupted) in _STOPS:
+                stopped = stop
                 break
-            _check_metric(done.end.metrics, metric)
-        elif number == 1 and equal and done.end.outputs:
-            tell("its outputs equal those of the first run, byte for byte" + own_seeds(done.end.seeded))
+            ends.append((seed, done.end))
+            if number == 0:
+                if outcome.status:
+                    tell("the first run failed, so the others are skipped")
+                    break
+                _check_metric(done.end.metrics, metric)
+            elif number == 1 and equal and done.end.outputs:
+                tell("its outputs equal those of the first run, byte for byte" + own_seeds(done.end.seeded))
     return Found(
         runs=tuple(runs),
         requested=count,
-        metrics=_measure([(seed, end) for seed, end in ends if not end.outcome.exit_code], metric),
+        metrics=_measure([(seed, end) for seed, end in ends if not end.outcome.status], metric),
         seeded=_in_all([end.seeded for _, end in ends]),
         stopped=stopped,
     )
+
+
+def _runs(first: int, count: int, run: Callable[[int], FinishedRun], jobs: int, tell: Tell) -> Generator[FinishedRun, None, None]:
+    """Run the command with each seed."""
+
+    def run_one(number: int) -> FinishedRun:
+        seed = (first + number) % _SEEDS
+        tell(f"seed {seed}, run {number + 1} of {count}")
+        return run(seed)
+
+    alone = count if jobs == 1 else 1
+    yield from map(run_one, range(alone))
+    if alone < count:
+        yield from call_each([functools.partial(run_one, number) for number in range(alone, count)], jobs)
 
 
 def _in_all(seeded: Sequence[Sequence[Seeded]]) -> tuple[Seeded, ...]:

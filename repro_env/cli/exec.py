@@ -27,9 +27,10 @@ from repro_env.cli.ui.options import (
 )
 from repro_env.runs.records.ids import short
 from repro_env.sandbox.gpus import parse as parse_gpus
+from repro_env.sandbox.limits import parse_memory, parse_time
 from repro_env.schema.errors import ReproEnvError, UsageError
 from repro_env.schema.progress import Tell
-from repro_env.schema.run import End, EngineName, Ids, Mode, Ranks, RunnerName
+from repro_env.schema.run import End, EngineName, Ids, Limits, Mode, Ranks, RunnerName
 
 
 def command(
@@ -113,6 +114,20 @@ def command(
             "captured with GPUs, otherwise none.",
         ),
     ] = None,
+    cpus: Annotated[
+        float | None, value("N", "Limit the run to the time of N CPUs, such as 4 or 0.5. Default: no limit.", min=0.01, max=4096)
+    ] = None,
+    memory: Annotated[
+        str | None, value("SIZE", "Limit the memory of all processes of the run together, such as 8G. Default: no limit.")
+    ] = None,
+    time: Annotated[
+        str | None,
+        value(
+            "TIME",
+            "End the command after this time: a number of minutes, 90s, 1h30m, 2d, H:M:S or D-H. It gets SIGTERM, and SIGKILL after "
+            "30 seconds. With --on slurm, this is the time limit of the job. Default: no limit.",
+        ),
+    ] = None,
     parent: Annotated[
         list[str] | None,
         value("RUN", "Record that this run starts from another run: an ID, `latest`, or the run's directory. Repeatable."),
@@ -148,7 +163,6 @@ def command(
     ] = None,
     partition: Annotated[str | None, value("NAME", "Request this partition; requires --on slurm.")] = None,
     account: Annotated[str | None, value("NAME", "Charge the job to this account; requires --on slurm.")] = None,
-    time: Annotated[str | None, value("TIME", "Limit the job to this time: minutes, H:M:S or D-H; requires --on slurm.")] = None,
     requeue: Annotated[
         bool,
         flag(
@@ -179,7 +193,7 @@ def command(
     including --seed, --help and --. A script runs in a copy of your source. Files that it writes are kept in the directory
     of the run, runs/<UTC>-<script>-<id>/files. To copy them to the current directory, run `repro-env runs get latest`.
 
-    The exit code is the command's own (128 + N if signal N ended it). Errors of repro-env start with "repro-env: error".
+    The exit code is the command's own (128 + N if signal N ended it), or 124 if --time ended the command. Errors of repro-env start with "repro-env: error".
     """
 
 
@@ -243,7 +257,7 @@ def run(options: Mapping[str, Any], command: Sequence[str], params: Sequence[Any
         _push(result, catalog, tell)
     if options["requeue"]:
         submission.requeue(result, tell)
-    return result.end.outcome.exit_code
+    return result.end.outcome.status
 
 
 def _push(result: FinishedRun, catalog: str, tell: Tell) -> None:
@@ -271,6 +285,11 @@ def arguments(options: Mapping[str, Any]) -> dict[str, Any]:
         **{name: options[name] for name in (*names, "note", "runs")},
         "runner": options["runner"] or "embedded",
         "gpus": None if options["gpus"] is None else parse_gpus(options["gpus"]),
+        "limits": Limits(
+            cpus=options["cpus"] or 0,
+            memory=parse_memory(options["memory"]) if options["memory"] is not None else 0,
+            seconds=parse_time(options["time"]) if options["time"] is not None else 0,
+        ),
         "data": parse_mounts(options["data"]),
         "checkpoints": parse_mounts(options["checkpoints"], "--checkpoints"),
         "seed": _parse_seed(options["seed"]),
@@ -325,6 +344,8 @@ def ending(result: FinishedRun) -> str:
         text = "finished" if not outcome.exit_code else f"exit code {outcome.exit_code}"
         text = f"interrupted by {signal_name(outcome.interrupted)}, {text}" if outcome.interrupted else text
         text += ", a process ran out of memory" if outcome.out_of_memory else ""
+    if outcome.timed_out:
+        text = f"ended by the time limit (--time; {text})"
     text += f" after {end.seconds:.1f} s"
     inside = [output for output in end.outputs if not output.path.startswith("/")]
     if not end.outputs:

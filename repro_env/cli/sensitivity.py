@@ -16,6 +16,7 @@ from repro_env.compare import sensitivity
 from repro_env.compare.sensitivity import FEW
 from repro_env.runs.records.ids import short
 from repro_env.runs.start.request import seed_of
+from repro_env.schema.errors import UsageError
 from repro_env.schema.progress import Details
 from repro_env.specs.argument import open_spec
 from repro_env.store.store import Store
@@ -29,6 +30,17 @@ def command(
         int,
         value("N", "Run the command with this number of seeds, at least 2; 10 or more are recommended.", min=2, max=10_000),
     ],
+    jobs: Annotated[
+        int,
+        value(
+            "N",
+            "Make N runs at a time, after the first. They share the CPUs and GPUs, and have no input. Default: 1.",
+            "-j",
+            "--jobs",
+            min=1,
+            max=1024,
+        ),
+    ] = 1,
     metric: Annotated[
         str | None,
         value(
@@ -71,15 +83,18 @@ class Command(exec_command.SimilarCommand):
             messages.prefixed,
             exec_command.arguments(options),
         )
-        arguments["store"] = store = Store.open()
+        store = Store.open()
         arguments["spec"] = location = open_spec(options["spec"], store=store, tell=tell)
 
         first = seed_of(arguments["seed"], location.spec)
         finished: dict[int, FinishedRun] = {}
         if options["on"] is not None:
-            made = {name: value for name, value in arguments.items() if name != "store"}
+            if options["jobs"] > 1:
+                raise UsageError("-j is for runs on this machine, and cannot be used with --on slurm", hint="leave out -j")
             params = parameters(exec_command.command)
-            finished, stopped = submission.run_seeds(options, command, {**made, "seed": first}, params, count=options["seeds"])
+            finished, stopped = submission.run_seeds(
+                options, command, {**arguments, "seed": first}, params, count=options["seeds"]
+            )
             if stopped:
                 tell(f"{len(finished)} of {options['seeds']} runs are recorded")
                 return 128 + stopped
@@ -87,11 +102,12 @@ class Command(exec_command.SimilarCommand):
         def run_once(seed: int) -> FinishedRun:
             if seed in finished:
                 return finished[seed]
-            result = execute(command=command, **{**arguments, "seed": seed}, tell=Details(tell))
+            # With --jobs, this is another process, which needs a lease on the store of its own.
+            result = execute(command=command, **{**arguments, "seed": seed, "store": Store.open()}, tell=Details(tell))
             tell.detail(exec_command.ending(result))
             return result
 
-        result = over_seeds(first, options["seeds"], metric, run=run_once, tell=tell)
+        result = over_seeds(first, options["seeds"], metric, run=run_once, jobs=options["jobs"], tell=tell)
         if not messages.answer_in_json(result):
             for line in page(result):
                 messages.result(messages.visible(line))

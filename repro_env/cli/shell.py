@@ -40,4 +40,4 @@ class Command(exec_command.SimilarCommand):
             )
             result = execute(command=["bash"], **arguments, tell=messages.prefixed)
         messages.say("next: repro-env exec COMMAND")
-        return result.end.outcome.exit_code
+        return result.end.outcome.status

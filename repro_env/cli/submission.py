@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -20,6 +21,7 @@ from repro_env.runs.records import records
 from repro_env.runs.records.ids import short
 from repro_env.runs.start.report import announce
 from repro_env.runs.start.request import job_of
+from repro_env.sandbox.limits import parse_time
 from repro_env.schema.errors import RunError, UsageError
 from repro_env.schema.progress import Details, Tell
 from repro_env.specs.argument import open_spec
@@ -109,7 +111,9 @@ def _plan(
     resources = Resources(
         partition=options["partition"],
         account=options["account"],
-        time=options["time"],
+        time=slurm_time(options["time"]),
+        cpus=math.ceil(made.limits.cpus),
+        memory=made.limits.memory,
         gpus=gpus if isinstance(gpus, int) else 0,
         requeue=options["requeue"],
         arguments=tuple(options["slurm_arg"] or ()),
@@ -131,10 +135,15 @@ def check_gpus(request: int | str | None, arguments: Sequence[str]) -> int | str
     raise UsageError(f"--gpus {request} does not say how many GPUs the job gets", hint=hint)
 
 
+def slurm_time(text: str | None) -> str | None:
+    """A value of --time as sbatch reads it, which has no units: `1h30m` is `90`. Seconds are rounded up to minutes."""
+    return text if text is None or not text[-1:].isalpha() else str(-(-parse_time(text) // 60))
+
+
 def check_alone(options: Mapping[str, Any]) -> None:
     """Raise `UsageError` for an option that a run on this machine cannot have."""
     for name in OPTIONS:
-        if options[name] and not (name == "requeue" and job_of(os.environ)):
+        if options[name] and name != "time" and not (name == "requeue" and job_of(os.environ)):
             option = name.rstrip("_").replace("_", "-")
             raise UsageError(f"--{option} requires --on slurm", hint=f"add --on slurm, or leave out --{option}")
 

@@ -47,6 +47,9 @@ class Resources(Frozen, frozen=True, kw_only=True):
     time: str | None = None
     """As sbatch reads it: minutes, `H:M:S`, `D-H` ..."""
     gpus: int = 0
+    cpus: int = 0
+    memory: int = 0
+    """Bytes."""
     requeue: bool = False
     """Queue the job again if its time limit ends it."""
     arguments: tuple[str, ...] = ()
@@ -127,6 +130,8 @@ def _directives(job: Job, resources: Resources) -> list[str]:
     lines += [f'--{option}="{files[name].replace("%", "%%")}"' for option, name in (("output", STDOUT), ("error", STDERR))]
     lines += ["--open-mode=append", *(f"--{name}={value}" for name, value in options.items() if value is not None)]
     lines += [f"--gpus={resources.gpus}"] if resources.gpus else []
+    lines += [f"--cpus-per-task={resources.cpus}"] if resources.cpus else []
+    lines += [f"--mem={resources.memory >> 10}K"] if resources.memory else []
     if resources.requeue:
         lines += ["--requeue", *([] if "signal" in names else [f"--signal=B:USR1@{WARNING}"])]
     return [*lines, *resources.arguments]

@@ -21,10 +21,10 @@ import msgspec
 
 from repro_env.io.files import remove_tree
 from repro_env.oci import paths
-from repro_env.sandbox import command, kernel, landlock, memory, workspace
+from repro_env.sandbox import command, kernel, landlock, limits, memory, workspace
 from repro_env.sandbox.outputs import OUTSIDE
 from repro_env.sandbox.runner import Runner, outcome
-from repro_env.sandbox.session import FORWARDED, SignalQueue, queue_signals
+from repro_env.sandbox.session import FORWARDED, Clock, SignalQueue, queue_signals
 from repro_env.sandbox.streams import Streams
 from repro_env.schema.environment import Variable
 from repro_env.schema.run import Launch, Outcome
@@ -55,20 +55,26 @@ class HostRunner(Runner):
         home.mkdir(parents=True, exist_ok=True)
         has_starved = memory.watch_oom_kills()
         means = [MEANS, _RESTRICTED if landlock.is_available() else _UNRESTRICTED]
+        clock = Clock(launch.limits)
         try:
             _copy_configuration(launch, home)
             _link_mounts(launch, root)
             with contextlib.ExitStack() as stack:
                 temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="repro-env-", ignore_cleanup_errors=True))
+                group = stack.enter_context(limits.group(launch.limits, launch.run_id))
                 code, interrupted = _start(
                     relocate(launch, root, temporary),
                     means,
                     Streams(directory, self._hidden, stack),
+                    group,
+                    clock,
                     writable=[str(root), temporary, launch.notes, *(m.source for m in launch.mounts if not m.read_only)],
                 )
+                starved = has_starved() or group.has_starved
         finally:
             restore(directory, launch.workspace)
-        return outcome(code, "none", means, starved=has_starved(), interrupted=interrupted)
+        means += group.notes
+        return outcome(code, "none", means, starved=starved, interrupted=interrupted, timed_out=clock.is_over)
 
 
 def restore(directory: Path, workspace: str) -> None:
@@ -143,7 +149,9 @@ def _copy_configuration(launch: Launch, home: Path) -> None:
                 workspace.copy_file(Path(tree.target), target)
 
 
-def _start(launch: Launch, means: list[str], streams: Streams, writable: Sequence[str]) -> tuple[int, int]:
+def _start(
+    launch: Launch, means: list[str], streams: Streams, group: limits.Group, clock: Clock, writable: Sequence[str]
+) -> tuple[int, int]:
     """Start the command and wait for its end. Adds deviations to `means`.
 
     Returns its exit code, or minus its signal; and the first signal that was passed on to it, or 0.
@@ -155,7 +163,7 @@ def _start(launch: Launch, means: list[str], streams: Streams, writable: Sequenc
         before = command.fix_addresses(launch, means)
         child = os.fork()
         if child == 0:
-            _become_command(launch, write, queue, set(mask), streams, writable)
+            _become_command(launch, write, queue, set(mask), streams, group, writable)
         queue.is_forwarded = True
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         if before is not None:
@@ -163,22 +171,23 @@ def _start(launch: Launch, means: list[str], streams: Streams, writable: Sequenc
         os.close(write)
         with os.fdopen(read, "rb") as pipe:
             refused = pipe.read()
-        status = _wait(child, queue, streams)
+        clock.start()
+        status = _wait(child, queue, streams, clock)
         code, interrupted = os.waitstatus_to_exitcode(status), next(filter(FORWARDED.__contains__, queue.taken), 0)
     if refused:
         raise command.refusal(launch, *msgspec.json.decode(refused, type=command.Refused))
     return code, interrupted
 
 
-def _wait(child: int, queue: SignalQueue, streams: Streams) -> int:
+def _wait(child: int, queue: SignalQueue, streams: Streams, clock: Clock) -> int:
     """Forward signals, input and output until the child ends. Returns its status."""
     with streams.connected():
         while not (result := os.waitpid(child, os.WNOHANG))[0]:
-            queue.wait()
-            for number in queue.take():
+            queue.wait(clock.milliseconds)
+            for number in (*queue.take(), *clock.take()):
                 if number == signal.SIGWINCH:
                     streams.resize()
-                elif number in (signal.SIGINT, signal.SIGQUIT):
+                elif number in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):
                     os.killpg(child, number)
                 elif number != signal.SIGCHLD:
                     os.kill(child, number)  # its PID is valid until waitpid(2) has returned its status
@@ -186,11 +195,18 @@ def _wait(child: int, queue: SignalQueue, streams: Streams) -> int:
 
 
 def _become_command(
-    launch: Launch, report: int, queue: SignalQueue, mask: set[int], streams: Streams, writable: Sequence[str]
+    launch: Launch,
+    report: int,
+    queue: SignalQueue,
+    mask: set[int],
+    streams: Streams,
+    group: limits.Group,
+    writable: Sequence[str],
 ) -> NoReturn:
     """In the child: execute the command, or report why this failed."""
     try:
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+        group.join()
         streams.replace()
         queue.restore_defaults()
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)

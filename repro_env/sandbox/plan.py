@@ -71,6 +71,7 @@ def plan(spec: Spec, start: Start, request: Request) -> Launch:
         network=request.network,
         gpus=request.gpus,
         resumed=request.resumed,
+        limits=start.limits,
         fixed_addresses=start.determinism != "off",
     )
 

@@ -25,7 +25,9 @@ class Runner(abc.ABC):
         """
 
 
-def outcome(code: int, isolation: Isolation, means: Iterable[str], *, starved: bool, interrupted: int) -> Outcome:
+def outcome(
+    code: int, isolation: Isolation, means: Iterable[str], *, starved: bool, interrupted: int, timed_out: bool
+) -> Outcome:
     """The outcome of a command, from its exit code, or minus its signal.
 
     `starved`: whether memory ran out while it ran. `interrupted`: the first signal that was passed on to it, or 0.
@@ -37,4 +39,5 @@ def outcome(code: int, isolation: Isolation, means: Iterable[str], *, starved: b
         out_of_memory=starved and code != 0,
         isolation=isolation,
         means=tuple(means),
+        timed_out=timed_out,
     )

@@ -12,6 +12,7 @@ import os
 import select
 import signal
 import socket
+import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 
@@ -21,6 +22,7 @@ from repro_env.sandbox import command
 from repro_env.sandbox.streams import Streams
 from repro_env.schema import errors, redact
 from repro_env.schema.errors import ReproEnvError, SandboxError
+from repro_env.schema.run import Limits
 
 FORWARDED = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2})
 """Signals that are passed on to the command."""
@@ -78,6 +80,7 @@ class Result(msgspec.Struct):
     ended: Ended | None = None
     interrupted: int = 0
     """The first signal that was passed on to the command, or 0."""
+    timed_out: bool = False
 
     @property
     def code(self) -> int:
@@ -107,16 +110,42 @@ def send_error(connection: Connection, error: BaseException) -> None:
     send(connection, Failed(type(error).__name__, error.what[:1500], error.where[:500], error.hint[:500]))
 
 
-def attend(connection: Connection, queue: SignalQueue, streams: Streams) -> Result:
+class Clock:
+    """The time limit of a command: SIGTERM at its end, then SIGKILL."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._due = [(limits.seconds, signal.SIGTERM), (limits.seconds + limits.grace, signal.SIGKILL)] if limits.seconds else []
+        self._start = 0.0
+        self.is_over = False
+        """Whether the limit was reached."""
+
+    def start(self) -> None:
+        """Called when the command starts. The clock stands still before."""
+        self._start = time.monotonic()
+
+    @property
+    def milliseconds(self) -> float | None:
+        """The time until the next signal, for poll(2); None if there is none."""
+        return max(0.0, self._start + self._due[0][0] - time.monotonic()) * 1000 + 1 if self._start and self._due else None
+
+    def take(self) -> list[int]:
+        """The signals that are due, each once."""
+        if self.milliseconds is None or self._start + self._due[0][0] > time.monotonic():
+            return []
+        self.is_over = True
+        return [self._due.pop(0)[1]]
+
+
+def attend(connection: Connection, queue: SignalQueue, streams: Streams, limits: Limits) -> Result:
     """Forward signals and streams until the run ends. Raises the error of a process of the run."""
-    result, data, has_started = Result(), b"", False
+    result, data, has_started, clock = Result(), b"", False, Clock(limits)
     poll = select.poll()
     for handle in (connection.fileno(), queue.handle):
         poll.register(handle, select.POLLIN)
     with streams.connected():
         while result.ended is None and result.refused is None:
-            poll.poll()
-            for number in queue.take():
+            poll.poll(clock.milliseconds)
+            for number in (*queue.take(), *clock.take()):
                 if number == signal.SIGWINCH:
                     streams.resize()
                 else:
@@ -140,6 +169,7 @@ def attend(connection: Connection, queue: SignalQueue, streams: Streams) -> Resu
                     raise kind(message.what, where=message.where, hint=message.hint)
                 if isinstance(message, Started):
                     has_started = True
+                    clock.start()
                     queue.is_forwarded = True
                     result.notes += tuple(redact.line(note) for note in message.notes[:_MAX_NOTES])
                 elif isinstance(message, Ended):
@@ -148,6 +178,7 @@ def attend(connection: Connection, queue: SignalQueue, streams: Streams) -> Resu
                     result.refused = message
             if not received or len(data) > _MAX_LINE:
                 break
+    result.timed_out = clock.is_over
     if not has_started and result.refused is None:
         raise SandboxError(
             "the processes of the run ended before the command started",
@@ -171,11 +202,11 @@ class SignalQueue:
         """All signals that were taken so far."""
         self._before = before
 
-    def wait(self) -> None:
-        """Wait for a signal."""
+    def wait(self, milliseconds: float | None = None) -> None:
+        """Wait for a signal, at most for this time."""
         poll = select.poll()
         poll.register(self.handle, select.POLLIN)
-        poll.poll()
+        poll.poll(milliseconds)
 
     def take(self) -> list[int]:
         """Remove all signals from the queue. Returns their numbers in the order of arrival."""

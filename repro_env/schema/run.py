@@ -48,6 +48,18 @@ class User(Frozen, frozen=True, kw_only=True):
     home: AbsPath
 
 
+class Limits(Frozen, frozen=True, kw_only=True):
+    """Limits of a run. 0 is no limit."""
+
+    cpus: float = 0
+    memory: int = 0
+    """Bytes, for all processes of the run together."""
+    seconds: int = 0
+    """The command gets SIGTERM after this time."""
+    grace: int = 30
+    """Seconds until it gets SIGKILL."""
+
+
 class HostFile(Frozen, frozen=True, kw_only=True):
     """A file of this machine, and where a run sees it."""
 
@@ -143,6 +155,7 @@ class Launch(Frozen, frozen=True, kw_only=True):
     gpus: Gpus = Gpus()
     resumed: AbsPath | None = None
     """Host path of the directory of another run, whose outputs are there when the command starts (`exec --resume`)."""
+    limits: Limits = Limits()
     fixed_addresses: bool = False
     """Disable address space randomization, so that sets of objects that are hashed by address keep their order."""
 
@@ -160,6 +173,13 @@ class Outcome(Frozen, frozen=True, kw_only=True):
     isolation: Isolation
     means: tuple[Line, ...]
     """The methods that the runner used, including fallbacks, e.g. `root: overlay`."""
+    timed_out: bool = False
+    """Whether the command reached its time limit. It may have ended with any exit code after SIGTERM."""
+
+    @property
+    def status(self) -> int:
+        """The exit code of `exec`: that of the command, or 124 (as of timeout(1)) if it reached its time limit."""
+        return 124 if self.timed_out else self.exit_code
 
 
 class SourceFact(Frozen, frozen=True, kw_only=True):
@@ -283,6 +303,8 @@ class Start(Frozen, frozen=True, kw_only=True):
     """The number of GPUs or MIG devices of the run. `all`, for an unknown number, is only in older records."""
     devices: tuple[GpuFact, ...] = ()
     """The GPUs of the run. Those that a framework used are in `End.effective` and `End.world`."""
+    limits: Limits = Limits()
+    """As requested. What was not enforced is in `Outcome.means`."""
     spec_file: Digest | None = None
     """sha256 of the spec file, which is stored in `specs/` next to the run directories; None in older records."""
     exact: bool = True

@@ -20,7 +20,7 @@ from repro_env.api.execute import FinishedRun
 from repro_env.runs.records import annotation, records
 from repro_env.runs.start import request, sourcedirectory
 from repro_env.runs.start.request import RunOptions
-from repro_env.sandbox import gpus
+from repro_env.sandbox import gpus, memory
 from repro_env.sandbox.runner import Runner
 from repro_env.schema.environment import values_of
 from repro_env.schema.errors import (
@@ -35,7 +35,7 @@ from repro_env.schema.errors import (
     UsageError,
 )
 from repro_env.schema.progress import Silent
-from repro_env.schema.run import Launch, Outcome, RunnerName, User
+from repro_env.schema.run import Launch, Limits, Outcome, RunnerName, User
 from repro_env.schema.spec import Data, Defaults, Spec
 from repro_env.specs.argument import Opened
 from repro_env.store.store import Store
@@ -795,3 +795,15 @@ def test_requested_gpus_that_this_machine_lacks_are_an_error_before_the_run(
 def test_the_host_runner_refuses_a_choice_of_gpus(place: Place) -> None:
     with pytest.raises(UsageError, match=r"the host runner uses all GPUs and does not support --gpus 1"):
         place.run(runner="host", gpus=1)
+
+
+def test_limits_are_recorded_and_what_is_not_enforced_is_said(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = Fake()
+    wanted = Limits(memory=8 << 30, cpus=1, seconds=60)
+    done = place.run(backend=backend, limits=wanted)
+    assert backend.launch is not None
+    assert done.start.limits == backend.launch.limits == wanted
+    monkeypatch.setattr(memory, "directories", lambda controller: iter(()))
+    place.run(limits=wanted)
+    assert "not as requested: memory: not limited, because no control group can be made here" in place.lines
+    assert "not as requested: cpus: limited to 1 by affinity, because no control group can be made here" in place.lines

@@ -41,8 +41,8 @@ class Runs(Silent):
         self.seeds.append(seed)
         return self.change(seed, done(seed))
 
-    def over(self, count: int = 5, metric: str | None = None, first: int = 0) -> Found:
-        return over_seeds(first, count, parse_metric(metric), run=self.run, tell=self)
+    def over(self, count: int = 5, metric: str | None = None, first: int = 0, jobs: int = 1) -> Found:
+        return over_seeds(first, count, parse_metric(metric), run=self.run, jobs=jobs, tell=self)
 
 
 def metric(name: str, value: float, file: str = "metrics.json", least: float | None = None) -> Metric:
@@ -87,6 +87,21 @@ def with_end(done: FinishedRun, **change: Any) -> FinishedRun:
 
 def failing(done: FinishedRun, code: int, signal: int = 0) -> FinishedRun:
     return with_end(done, outcome=msgspec.structs.replace(done.end.outcome, exit_code=code, signal=signal))
+
+
+def test_runs_at_the_same_time_have_the_same_report() -> None:
+    runs = Runs()
+    assert runs.over(5, first=3, jobs=3) == Runs().over(5, first=3)
+    assert runs.seeds == [3], "the others run in other processes"
+
+
+def test_a_run_that_reached_its_time_limit_has_failed_and_the_others_are_made() -> None:
+    def change(seed: int, done: FinishedRun) -> FinishedRun:
+        outcome = msgspec.structs.replace(done.end.outcome, exit_code=143, signal=15, timed_out=True)
+        return with_end(done, outcome=outcome) if seed == 2 else done
+
+    found = Runs(change).over(5)
+    assert ([run.exit_code for run in found.runs], found.stopped) == ([0, 0, 124, 0, 0], 0)
 
 
 def test_seeds_are_consecutive_and_every_metric_has_a_spread() -> None:

@@ -102,7 +102,14 @@ def test_gpus_of_a_job_are_not_requested_by_name(request_: str) -> None:
         submission.check_gpus(request_, ("--qos=high",))
 
 
-@pytest.mark.parametrize("option", [["--wait"], ["--print"], ["--time", "5"], ["--slurm-arg=--qos=x"], ["--requeue"]])
+@pytest.mark.parametrize(
+    ("text", "expected"), [("1-12", "1-12"), ("30", "30"), ("1:00:00", "1:00:00"), ("1h30m", "90"), ("61s", "2")]
+)
+def test_time_limits_are_written_as_sbatch_reads_them(text: str, expected: str) -> None:
+    assert submission.slurm_time(text) == expected
+
+
+@pytest.mark.parametrize("option", [["--wait"], ["--print"], ["--partition", "x"], ["--slurm-arg=--qos=x"], ["--requeue"]])
 def test_options_of_a_job_require_a_scheduler(option: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     with pytest.raises(UsageError, match=f"{option[0].partition('=')[0]} requires --on slurm"):
@@ -120,7 +127,7 @@ def test_a_shell_is_not_submitted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "message"), [(["--on", "slurm", "--wait"], "does not support"), (["--time", "1"], "requires --on")]
+    ("words", "message"), [(["--on", "slurm", "--wait"], "does not support"), (["--partition", "x"], "requires --on")]
 )
 def test_options_of_a_single_job_are_not_for_seeds(words: list[str], message: str) -> None:
     with pytest.raises(UsageError, match=message):

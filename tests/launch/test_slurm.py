@@ -71,6 +71,11 @@ def test_a_job_without_options_has_only_its_name_and_files() -> None:
     assert lines == GOLDEN.splitlines()[1:6]
 
 
+def test_limits_are_requested_from_slurm() -> None:
+    lines = slurm.render(JOB, Resources(cpus=3, memory=8 << 30)).splitlines()
+    assert {"#SBATCH --cpus-per-task=3", "#SBATCH --mem=8388608K"} < set(lines)
+
+
 def test_the_users_own_warning_signal_replaces_the_default() -> None:
     text = slurm.render(JOB, Resources(requeue=True, arguments=("--signal=B:USR1@300",)))
     assert text.count("--signal=") == 1

@@ -112,7 +112,8 @@ def podman() -> Iterator[str]:
 @contextlib.contextmanager
 def _service(command: Sequence[str], address: Path, log: Path, env: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
     with log.open("wb") as file:
-        process = subprocess.Popen(command, stdout=file, stderr=file, env={**os.environ, **env})
+        # conmon leaves a file `oom` in the working directory when a container runs out of memory.
+        process = subprocess.Popen(command, stdout=file, stderr=file, env={**os.environ, **env}, cwd=address.parent)
     try:
         deadline = time.monotonic() + 200
         while not answers(f"unix://{address}"):

@@ -19,7 +19,7 @@ from repro_env.sandbox.host import HostRunner
 from repro_env.sandbox.workspace import collect
 from repro_env.schema.environment import Variable
 from repro_env.schema.errors import CommandMissingError, RunError
-from repro_env.schema.run import ImageTree, Launch, Mount, Outcome, User
+from repro_env.schema.run import ImageTree, Launch, Limits, Mount, Outcome, User
 from tests.sandbox import launches
 
 
@@ -227,6 +227,14 @@ raise SystemExit(5 if got == set(numbers) else 6)
         process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGTERM)
         assert process.communicate(timeout=100)[0] == "5 True\n"
+
+
+@pytest.mark.parametrize(("ignores", "code"), [(False, 143), (True, 137)])
+def test_a_command_is_ended_by_its_time_limit(launch: Launch, tmp_path: Path, ignores: bool, code: int) -> None:
+    script = f"import signal, time; signal.signal(15, signal.SIG_{'IGN' if ignores else 'DFL'}); time.sleep(1000)"
+    limited = msgspec.structs.replace(launch, limits=Limits(seconds=2, grace=1))
+    outcome = start(limited, tmp_path, sys.executable, "-c", script)
+    assert (outcome.exit_code, outcome.timed_out, outcome.interrupted) == (code, True, 0)
 
 
 def test_signals_that_the_caller_ignores_are_ignored_by_the_command(launch: Launch, tmp_path: Path) -> None:

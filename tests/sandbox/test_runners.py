@@ -20,7 +20,7 @@ from repro_env.io import engine as engines
 from repro_env.oci import paths
 from repro_env.sandbox import gpus
 from repro_env.sandbox.docker.container import LABEL
-from repro_env.schema.run import ImageTree, Mount
+from repro_env.schema.run import ImageTree, Limits, Mount
 from tests.fakes import gpus as fake_gpus
 from tests.fakes import rootfs
 from tests.parts import need
@@ -473,3 +473,64 @@ def test_a_resumed_run_starts_with_the_outputs_of_the_other_run(any_runner: Plac
     assert second.stdout == "1\nfile\nchanged\ndeep\nhome\n"
     assert (second.files, second.outside["home/ann/out/file"]) == ({**outputs, "state": "1\n2\n"}, "home\n")
     assert first.files == outputs
+
+
+def test_memory_is_limited_for_all_processes_of_a_run(any_runner: Place) -> None:
+    """Each process alone is below the limit."""
+    grow = (
+        "import os, time\nfor _ in range(4):\n    child = os.fork()\n    if child == 0: break\n"
+        "x = [bytearray(b'1') * (1 << 20) for _ in range(150)]\nif child: raise SystemExit(os.waitpid(-1, 0)[1] and 3)\ntime.sleep(100)"
+    )
+    result = any_runner.python(grow, limits=Limits(memory=400 << 20))
+    assert result.outcome.exit_code in (3, 137)
+    assert result.outcome.out_of_memory
+    assert not [line for line in result.outcome.means if "memory" in line]
+    assert any_runner.python("bytearray(100 << 20)", limits=Limits(memory=400 << 20)).outcome.exit_code == 0
+
+
+def test_a_plain_user_is_told_which_limits_do_not_hold(place: Place) -> None:
+    result = place.python("import os; print(len(os.sched_getaffinity(0)))", limits=Limits(memory=400 << 20, cpus=1))
+    assert result.outcome.exit_code == 0, result.stderr
+    notes = [line for line in result.outcome.means if line.startswith(("memory", "cpus"))]
+    if place.uid == 0:
+        assert notes == []
+    else:
+        assert (len(notes), result.stdout) == (2, "1\n")
+
+
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [
+        ("import time; time.sleep(1000)", 143),
+        ("import signal, sys, time; signal.signal(15, lambda *_: sys.exit(5)); time.sleep(1000)", 5),
+        ("import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(1000)", 137),
+    ],
+    ids=["terminated", "handled", "killed"],
+)
+def test_a_command_is_ended_by_its_time_limit(embedded_or_docker: Place, script: str, code: int) -> None:
+    result = embedded_or_docker.python(script, limits=Limits(seconds=3, grace=1))
+    assert (result.outcome.exit_code, result.outcome.timed_out, result.outcome.status) == (code, True, 124)
+
+
+def test_a_command_that_ends_before_its_time_limit_did_not_reach_it(embedded_or_docker: Place) -> None:
+    result = embedded_or_docker.python("raise SystemExit(3)", limits=Limits(seconds=1000))
+    assert (result.outcome.exit_code, result.outcome.timed_out, result.outcome.status) == (3, False, 3)
+
+
+def test_the_time_of_cpus_is_limited(any_runner: Place) -> None:
+    """By the kernel's own count of the periods in which it stopped the run, so that a busy machine does not matter."""
+    script = """
+import time
+end = time.process_time() + 0.5
+while time.process_time() < end: pass
+import os
+tops = [top for top in ("/sys/fs/cgroup", "/sys/fs/cgroup/cpu") if os.path.isdir(top)]
+groups = [f"{top}/{name}" for top in tops for name in os.listdir(top) if name.startswith("repro-env-" + os.environ["NAME"])]
+texts = [open(path + "/cpu.stat").read() for path in (*tops, *groups) if os.path.exists(path + "/cpu.stat")]
+print(max([int(line.split()[1]) for text in texts for line in text.splitlines() if line.startswith("nr_throttled")] or [-1]))
+"""
+    launch = any_runner.launch()
+    env = (*launch.env, _variable("NAME", launch.run_id))
+    result = any_runner.python(script, limits=Limits(cpus=0.2), run_id=launch.run_id, env=env)
+    assert result.outcome.exit_code == 0, result.stderr
+    assert int(result.stdout) > 2, result.stdout

@@ -14,7 +14,7 @@ from repro_env.runs.records.pulled import Pulled
 from repro_env.runs.records.records import Run
 from repro_env.runs.records.submissions import Submitted
 from repro_env.runs.records.verdicts import Last
-from repro_env.schema.run import Count, End, GpuFact, Metric, Number, Parent, Rank, Seeded, Start
+from repro_env.schema.run import Count, End, GpuFact, Limits, Metric, Number, Parent, Rank, Seeded, Start
 from repro_env.store.specs import archive, files
 
 SHOWN = 20
@@ -148,9 +148,17 @@ def inputs(run: Run, parents: Sequence[Parent]) -> Iterator[str]:
     yield from (f"variable  {name} (given)" for name in start.given)
     if start.passed:
         yield f"variables {', '.join(start.passed)} (passed by the host runner)"
+    if limits := [text for text in _limits(start.limits) if text]:
+        yield f"limits    {', '.join(limits)}"
     yield f"network   {'yes: downloads are not recorded' if start.network else 'no'}"
     yield from (f"{'' if number else 'host':<9} {_host(line)}" for number, line in enumerate(start.host))
     yield from map(_gpu, start.devices)
+
+
+def _limits(limits: Limits) -> Iterator[str]:
+    yield f"{limits.cpus:g} CPUs" if limits.cpus else ""
+    yield f"{messages.size(limits.memory)} of memory" if limits.memory else ""
+    yield f"{limits.seconds} s" if limits.seconds else ""
 
 
 def _gpu(fact: GpuFact) -> str:
@@ -164,6 +172,8 @@ def _host(line: str) -> str:
 
 
 def _end(end: End, most: int | None) -> Iterator[str]:
+    if end.outcome.timed_out:
+        yield "time      ended by the time limit"
     yield f"isolation {end.outcome.isolation}"
     yield from (f"  by      {means}" for means in end.outcome.means)
     yield from map(_parent, end.resumed)

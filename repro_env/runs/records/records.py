@@ -101,6 +101,7 @@ class Run(msgspec.Struct, frozen=True):
         text = f"signal {outcome.signal}" if outcome.signal else f"exit {outcome.exit_code}"
         if outcome.interrupted:
             text = f"interrupted by signal {outcome.interrupted}" + (f", {text}" if outcome.signal != outcome.interrupted else "")
+        text += ", time limit" if outcome.timed_out else ""
         return f"{text}, out of memory" if outcome.out_of_memory else text
 
     @property

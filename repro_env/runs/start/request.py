@@ -18,7 +18,7 @@ from repro_env.schema import redact
 from repro_env.schema.environment import Variable, values_of
 from repro_env.schema.errors import DataError, UsageError
 from repro_env.schema.progress import Tell
-from repro_env.schema.run import Ids, Job, Launch, Mode, Mount, Ranks, RunnerName, Start, User
+from repro_env.schema.run import Ids, Job, Launch, Limits, Mode, Mount, Ranks, RunnerName, Start, User
 from repro_env.schema.spec import Spec
 
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
@@ -52,6 +52,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     network: bool = False
     gpus: int | str | None = None
     """As `sandbox.gpus.choose`; None for all GPUs if the spec was captured with any."""
+    limits: Limits = Limits()
     frozen: bool = False
     source: Path | None = None
     """The source directory, if the user named one."""

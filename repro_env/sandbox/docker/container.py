@@ -27,7 +27,8 @@ def to_container(launch: Launch, mounts: Mounts, interpreter: str, *, keep_id: b
     `init.py`, which the image's `interpreter` runs, gets these from this process instead. `keep_id`: whether a rootless engine
     (Podman) must be asked to keep the caller's uid inside.
     """
-    cpus, limit = os.sched_getaffinity(0), memory.limit()
+    cpus = os.sched_getaffinity(0)
+    limit = min((limit for limit in (memory.limit(), launch.limits.memory) if limit), default=0)
     host: dict[str, object] = {
         "Mounts": [
             {
@@ -57,6 +58,10 @@ def to_container(launch: Launch, mounts: Mounts, interpreter: str, *, keep_id: b
     }
     if limit:
         host["Memory"] = limit
+    if launch.limits.memory:
+        host["MemorySwap"] = limit  # of both together, so that the run has no swap
+    if launch.limits.cpus:
+        host["NanoCpus"] = round(launch.limits.cpus * 1_000_000_000)
     if len(cpus) < (os.cpu_count() or 0):
         host["CpusetCpus"] = ",".join(map(str, sorted(cpus)))
     if launch.gpus.nodes:  # not as a request for GPUs, which needs NVIDIA's runtime, and which Podman ignores

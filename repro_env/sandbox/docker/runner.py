@@ -25,6 +25,7 @@ from repro_env.sandbox.embedded import seccomp
 from repro_env.sandbox.image import Image, image_means
 from repro_env.sandbox.runner import Runner, outcome
 from repro_env.sandbox.streams import Streams
+from repro_env.schema import redact
 from repro_env.schema.environment import values_of
 from repro_env.schema.errors import EngineError
 from repro_env.schema.run import Launch, Outcome
@@ -55,20 +56,23 @@ class DockerRunner(Runner):
             request = container.to_container(launch, made, self._image.interpreter, keep_id=keep_id)
             listener = stack.enter_context(_listen(control))
             with engine.talk("create the container"):
-                container_id = engine.client.api.create_container_from_config(request, f"repro-env-{launch.run_id}")["Id"]
+                created = engine.client.api.create_container_from_config(request, f"repro-env-{launch.run_id}")
+            container_id = created["Id"]
             stack.callback(_remove, engine, container_id)
             with engine.talk("start the container"):
                 engine.client.api.start(container_id)
             with session.queue_signals() as queue:
                 connection = stack.enter_context(_accept(listener, engine, container_id))
                 _send_launch(connection, launch, streams)
-                result = session.attend(connection, queue, streams)
+                result = session.attend(connection, queue, streams, launch.limits)
             if result.ended is not None and result.ended.refused is not None:
                 raise command.refusal(launch, *result.ended.refused)
             means = [f"engine: {engine.facts.product} {engine.facts.version}"]
         starved = result.ended is not None and result.ended.starved
-        means += image_means(self._image, launch)
-        return outcome(result.code, "docker", [*means, *result.notes], starved=starved, interrupted=result.interrupted)
+        # For example, that the engine ignores a limit because the kernel does not support it.
+        means += [redact.line(f"engine: {warning}") for warning in created.get("Warnings") or ()]
+        means += [*image_means(self._image, launch), *result.notes]
+        return outcome(result.code, "docker", means, starved=starved, interrupted=result.interrupted, timed_out=result.timed_out)
 
 
 @contextlib.contextmanager

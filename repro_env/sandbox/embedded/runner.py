@@ -15,7 +15,7 @@ import contextlib
 from collections.abc import Collection
 from pathlib import Path
 
-from repro_env.sandbox import memory
+from repro_env.sandbox import limits, memory
 from repro_env.sandbox.embedded.stage import Stage
 from repro_env.sandbox.embedded.supervisor import supervise
 from repro_env.sandbox.image import Image, image_means
@@ -41,12 +41,13 @@ class EmbeddedRunner(Runner):
         with contextlib.ExitStack() as stack:
             streams = Streams(directory, self._hidden, stack)
             has_starved = memory.watch_oom_kills()
+            group = stack.enter_context(limits.group(launch.limits, launch.run_id))
             try:
                 stage = Stage(launch, directory, self._image, streams, stack, overlay=self._overlay)
-                result = supervise(launch, stage)
+                result = supervise(launch, stage, group)
                 if result.refused and self._overlay:
                     stage = Stage(launch, directory, self._image, streams, stack, overlay=False)
-                    result = supervise(launch, stage)
+                    result = supervise(launch, stage, group)
                 if result.refused:
                     raise SandboxError(
                         f"the kernel refuses to mount the image ({result.refused.why})", hint="run `repro-env doctor`"
@@ -55,6 +56,8 @@ class EmbeddedRunner(Runner):
                 from repro_env.sandbox import doctor
 
                 raise doctor.explain(error, self._image.store, directory) from None
-            starved = has_starved()
-        means = [f"root: {stage.root.means}", *image_means(self._image, launch), stage.user, *result.notes]
-        return outcome(result.code, "embedded", means, starved=starved, interrupted=result.interrupted)
+            starved = has_starved() or group.has_starved
+        means = [f"root: {stage.root.means}", *image_means(self._image, launch), stage.user, *group.notes, *result.notes]
+        return outcome(
+            result.code, "embedded", means, starved=starved, interrupted=result.interrupted, timed_out=result.timed_out
+        )

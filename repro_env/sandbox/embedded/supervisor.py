@@ -11,11 +11,12 @@ from typing import NoReturn
 from repro_env.sandbox import kernel, session
 from repro_env.sandbox.embedded import firstprocess
 from repro_env.sandbox.embedded.stage import Stage
+from repro_env.sandbox.limits import Group
 from repro_env.sandbox.session import Connection, SignalQueue, queue_signals
 from repro_env.schema.run import Launch
 
 
-def supervise(launch: Launch, stage: Stage) -> session.Result:
+def supervise(launch: Launch, stage: Stage, group: Group) -> session.Result:
     """Start the processes, and attend to them until they have ended. Raises `ReproEnvError` if the command cannot be started."""
     connection, other = session.connect()
     supervisor = os.getpid()
@@ -25,12 +26,12 @@ def supervise(launch: Launch, stage: Stage) -> session.Result:
             child = os.fork()
             if child == 0:
                 connection.close()
-                _run_intermediate_process(launch, stage, other, queue, supervisor=supervisor, mask=set(mask))
+                _run_intermediate_process(launch, stage, group, other, queue, supervisor=supervisor, mask=set(mask))
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         other.close()
         try:
-            return session.attend(connection, queue, stage.streams)
+            return session.attend(connection, queue, stage.streams, launch.limits)
         finally:
             connection.close()
             with contextlib.suppress(ChildProcessError):  # the caller ignores SIGCHLD
@@ -38,7 +39,7 @@ def supervise(launch: Launch, stage: Stage) -> session.Result:
 
 
 def _run_intermediate_process(
-    launch: Launch, stage: Stage, out: Connection, queue: SignalQueue, *, supervisor: int, mask: set[int]
+    launch: Launch, stage: Stage, group: Group, out: Connection, queue: SignalQueue, *, supervisor: int, mask: set[int]
 ) -> NoReturn:
     """Enter the namespaces, start the first process in them, and wait for it. Called in a newly forked child of the supervisor.
 
@@ -51,6 +52,7 @@ def _run_intermediate_process(
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
         os.setsid()  # signals of the caller's terminal come from the supervisor instead
         umask = os.umask(0o022)
+        group.join()
         stage.enter_namespaces()
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)  # new credentials cleared it
         if os.getppid() != supervisor:

@@ -11,7 +11,7 @@ from repro_env.runs.records.notes import MORE_VALUES
 from repro_env.runs.records.records import Run
 from repro_env.sandbox import outputs
 from repro_env.schema.environment import Variable
-from repro_env.schema.run import Count, Fact, GpuFact, Metric, Parameter, Parent, Rank, Seeded
+from repro_env.schema.run import Count, Fact, GpuFact, Limits, Metric, Parameter, Parent, Rank, Seeded
 from tests.runs.records.test_records import DIGEST, end, recorded, start
 
 ID = "01980000-0000-7000-8000-00000000abcd"
@@ -26,6 +26,7 @@ def run() -> Run:
         determinism="warn",
         threads=(Variable(name="OMP_NUM_THREADS", value="2"),),
         gpus=2,
+        limits=Limits(cpus=1.5, memory=8 << 30, seconds=90),
         devices=(GpuFact(name="NVIDIA H100", driver="nvidia 580", uuid="ab12", mig=("gpu instance 3",)), GpuFact(name="other")),
         parents=(Parent(id=ID, record=DIGEST, how="data", path="best.pt"),),
     )
@@ -55,6 +56,7 @@ def test_the_page_shows_every_field_of_the_record() -> None:
         "parent    0000abcd (resumed from its checkpoint, its record was not found)",
         "GPU       NVIDIA H100; nvidia 580; UUID digest ab12; gpu instance 3",
         "GPU       other",
+        "limits    1.5 CPUs, 8.6 GB of memory, 90 s",
         "rank      0 of 2 (gloo, cpu)",
         "own seed  torch.manual_seed(42) at train.py:3",
         "entropy   os.urandom once at train.py:4",
