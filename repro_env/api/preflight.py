@@ -101,9 +101,7 @@ def require(checks: tuple[Check, ...], spec: Path, *, here: Path, tell: Tell) ->
             where="this machine",
             hint=f"{first.fix}; `repro-env doctor {name}` shows all checks",
         )
-    effect = (
-        "numbers may differ from the capture" if verdict == "numerics may differ" else "this machine was not checked completely"
-    )
+    effect = "numbers may differ from the capture" if verdict == "numerics may differ" else "the run may fail or differ"
     tell.warn(
         f"{effect}: {first.why} ({first.name} here: {first.here}; captured: {first.captured}); `repro-env doctor {name}` shows all"
     )

@@ -10,6 +10,8 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
+import msgspec
+
 from repro_env.compare.environments.machine import counted
 from repro_env.compare.preflight.check import Captured, Check, Machine, Verdict
 from repro_env.compare.preflight.rules import (
@@ -33,22 +35,36 @@ def check_gpus(captured: Captured, machine: Machine) -> Iterator[Check]:
     frameworks = captured.frameworks
     if not machine.gpus:
         return
-    if any(
+    is_rocm = any(
         name.startswith("gfx") for name in (*frameworks.architectures, *(device.architecture for device in frameworks.devices))
-    ):
-        yield _unknown_driver(
-            f"ROCm, driver {captured.host.amdgpu or 'unknown'}", machine.host.amdgpu, "there are no rules for ROCm"
-        )
-    elif frameworks.cuda:
-        yield _driver(captured, machine)
-        yield from (_kernels(captured, machine, gpu) for gpu in dict.fromkeys(machine.gpus))
-    elif frameworks.devices or any(library.name == "cudart" for library in frameworks.libraries):
+    )
+    has_cuda = bool(frameworks.devices) or any(library.name == "cudart" for library in frameworks.libraries)
+    if frameworks.cuda:
+        driver = _driver(captured, machine)
+    elif is_rocm:
+        what = f"ROCm, driver {captured.host.amdgpu or 'unknown'}"
+        driver = _unknown_driver(what, machine.host.amdgpu, "there are no rules for ROCm")
+    elif has_cuda:
         why = "the spec does not name the version of CUDA, which is only recorded for torch"
-        yield _unknown_driver("CUDA of unknown version", machine.host.nvidia, why)
+        driver = _unknown_driver("CUDA of unknown version", machine.host.nvidia, why)
+    else:
+        return
+    if driver.verdict in ("unknown", "numerics may differ") and _is_as_captured(captured, machine):
+        driver = msgspec.structs.replace(driver, verdict="ok", why="the driver is that of the capture", fix="")
+    yield driver
+    if frameworks.cuda:
+        yield from (_kernels(captured, machine, gpu) for gpu in dict.fromkeys(machine.gpus))
 
 
 def _unknown_driver(captured: str, driver: str, why: str) -> Check:
     return Check(name="GPU driver", captured=captured, here=f"driver {driver or 'unknown'}", verdict="unknown", why=why)
+
+
+def _is_as_captured(captured: Captured, machine: Machine) -> bool:
+    """Whether torch found the GPUs of the run at capture, with the same driver. Then this driver works, whatever the rules know."""
+    found = {device.name for device in captured.frameworks.devices}
+    drivers = [(host.nvidia, host.amdgpu) for host in (captured.host, machine.host)]
+    return drivers[0] == drivers[1] != ("", "") and all(gpu.name in found for gpu in machine.gpus)
 
 
 def _model(captured: Captured, machine: Machine) -> Check:
@@ -164,17 +180,14 @@ def _kernels(captured: Captured, machine: Machine, gpu: Gpu) -> Check:
         )
     if not frameworks.architectures:
         return result("unknown", "", "the spec does not list the kernels of its torch", "capture again")
-    codes = [(text, _CODE.fullmatch(text)) for text in frameworks.architectures]
-    compiled = [f"{match[2]}.{match[3]}" for _, match in codes if match and match[1] == "sm" and not match[4]]
-    exact = [f"{match[2]}.{match[3]}" for _, match in codes if match and match[1] == "sm" and match[4]]
-    if gpu.capability in exact or any(runs_cubin(code, gpu.capability) for code in compiled):
-        return result("ok", "cubin")
-    ptx = [
-        f"{match[2]}.{match[3]}"
-        for _, match in codes
-        if match and match[1] == "compute" and not match[4] and version(f"{match[2]}.{match[3]}") <= version(gpu.capability)
+    codes = [
+        (match[1], f"{match[2]}.{match[3]}", bool(match[4])) for match in map(_CODE.fullmatch, frameworks.architectures) if match
     ]
-    if ptx:
+    compiled = [(code, is_exact) for kind, code, is_exact in codes if kind == "sm"]
+    if any(code == gpu.capability if is_exact else runs_cubin(code, gpu.capability) for code, is_exact in compiled):
+        return result("ok", "cubin")
+    ptx = [code for kind, code, is_exact in codes if kind == "compute" and not is_exact]
+    if any(version(code) <= version(gpu.capability) for code in ptx):
         toolkit = rules().toolkits.driver.get(cuda)
         if toolkit is None or not machine.host.nvidia:
             why = f"only PTX fits this GPU, and it is unknown which driver compiles PTX of CUDA {cuda}"
@@ -183,8 +196,10 @@ def _kernels(captured: Captured, machine: Machine, gpu: Gpu) -> Check:
             why = f"only PTX fits this GPU, and driver {machine.host.nvidia} does not compile PTX of CUDA {cuda}"
             return result("blocked", "minor", why, f"install driver {toolkit} or later")
         why = "no compiled kernel fits this GPU, so the driver compiles PTX, and its version affects the numbers"
+        if _is_as_captured(captured, machine):
+            return result("ok", "cubin", why)
         return result("numerics may differ", "cubin", why, "for the same numbers, use the captured GPU")
-    unread = [text for text, match in codes if match is None]
+    unread = [name for name in frameworks.architectures if not _CODE.fullmatch(name)]
     if unread:
         return result("unknown", "", f"the rules do not cover kernels for {unread[0]}")
     wheels = " or ".join(wheels_for(gpu.capability, machine.host.machine))

@@ -180,8 +180,28 @@ def test_gpus_of_a_run_that_was_captured_without_them_are_checked() -> None:
     ids=["ROCm", "a torch that does not name its CUDA", "JAX"],
 )
 def test_a_runtime_without_rules_is_unknown(frameworks: Frameworks) -> None:
-    checks = judge(msgspec.structs.replace(CAPTURED, frameworks=frameworks), with_gpus((H100, "9.0")))
+    checks = judge(msgspec.structs.replace(CAPTURED, frameworks=frameworks), with_gpus((H100, "9.0"), driver="575.57.08"))
     assert find(checks, "GPU driver").verdict == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("cuda", "architectures", "packages", "driver"),
+    [
+        ("13.5", "sm_90", {}, "620.10"),
+        ("13.0", "sm_90", {"cuda-compat-13-0": "580.95.05-1"}, "535.161.07"),
+        ("12.8", "compute_80", {}, "570.26"),
+    ],
+    ids=["a CUDA without a row", "forward compatibility", "PTX"],
+)
+def test_a_driver_with_which_torch_found_the_gpus_at_capture_is_ok(
+    cuda: str, architectures: str, packages: dict[str, str], driver: str
+) -> None:
+    captured = with_torch((H100,), cuda=cuda, architectures=architectures)
+    host = msgspec.structs.replace(HOST, nvidia=driver)
+    captured = msgspec.structs.replace(captured, host=host, packages=captured.packages | packages)
+    assert worst(judge(captured, with_gpus((H100, "9.0"), driver=driver))) == "ok"
+    assert worst(judge(captured, with_gpus((H100, "9.0"), driver=f"{driver}.1"))) != "ok", "another driver"
+    assert worst(judge(captured, with_gpus(("NVIDIA H200", "9.0"), driver=driver))) != "ok", "another GPU"
 
 
 def test_the_fix_for_missing_kernels_names_wheels_that_have_them() -> None:
