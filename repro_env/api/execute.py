@@ -194,8 +194,8 @@ def check_command(command: Sequence[str]) -> None:
 def run(options: RunOptions, opened: Opened, *, store: Store, tell: Tell, backend: Runner | None = None) -> FinishedRun:
     """Run a command and record it.
 
-    Raises `UsageError`, `DataError`, `DriftError`, `RecordError` for the options; `SandboxError`, `RunError`,
-    `CommandMissingError` if the command cannot be started; what a rebuild raises.
+    Raises `UsageError`, `DataError`, `DriftError`, `RecordError` for the options; `MachineError` if this machine cannot run the image;
+    `SandboxError`, `RunError`, `CommandMissingError` if the command cannot be started; what a rebuild raises.
     """
     inputs = prepare(options, opened, compiles=backend is None, store=store, tell=tell)
     options = inputs.options

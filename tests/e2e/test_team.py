@@ -55,6 +55,7 @@ class Team(NamedTuple):
 @pytest.fixture(scope="module")
 def team(small: Project, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Team]:
     need(os.geteuid() == 0, "only root can become another user")
+    remove_tree(small.directory / "runs")  # of other modules
     can_start = not subprocess.run([*as_user(UID), COMMAND, "--help"], capture_output=True, check=False).returncode
     with (
         registry(tmp_path_factory.mktemp("registry")) as host,
