@@ -75,6 +75,11 @@ class ListedRun(msgspec.Struct, frozen=True, kw_only=True):
     def short(self) -> str:
         return ids.short(self.id)
 
+    @property
+    def ending(self) -> str:
+        """How the run ended, in a few words."""
+        return "interrupted" if self.summary.outcome is None else records.ending_of(self.summary.outcome)
+
 
 class SharedListing(msgspec.Struct, frozen=True, kw_only=True):
     """The result of `list_shared_runs`."""

@@ -130,7 +130,7 @@ def _row(run: ListedRun) -> tuple[str, ...]:
     return (
         run.short,
         *runpage.start_columns(summary.started, summary.command),
-        summary.ending,
+        run.ending,
         "" if summary.seconds is None else f"{summary.seconds:.1f} s",
         "" if summary.seconds is None else f"{summary.outputs} ({messages.size(summary.size)})",
         ", ".join(run.tags),

@@ -180,7 +180,7 @@ def test_runs_are_listed_and_found_by_the_beginning_of_their_ids(place: Place, b
     listed = list_shared_runs(directory)
     assert [entry.id for entry in listed.runs] == [second.start.id, first.start.id]
     summary = listed.runs[1].summary
-    assert (summary.command, summary.ending, summary.outputs, summary.size) == (("train.py", "--lr", "1"), "exit 0", 2, 8)
+    assert (summary.command, listed.runs[1].ending, summary.outputs, summary.size) == (("train.py", "--lr", "1"), "exit 0", 2, 8)
     assert ben.pull(directory, listed.runs[1].short[:6]) == [(first.start.id, "pulled")]
     with pytest.raises(RecordError, match="does not have a run 'zzz'"):
         ben.try_pull(directory, "zzz")
@@ -253,13 +253,13 @@ def test_an_interrupted_run_can_be_completed_later(place: Place, ben: User, dire
     done = run(place)
     kept = (done.directory / "end.json").rename(done.directory / "end.kept")
     push(place, directory)
-    assert [entry.summary.ending for entry in list_shared_runs(directory).runs] == ["interrupted"]
+    assert [entry.ending for entry in list_shared_runs(directory).runs] == ["interrupted"]
     ben.pull(directory)
     (home,) = records.directories(ben.runs)
     assert records.read(home).state == "interrupted"
     kept.rename(done.directory / "end.json")
     push(place, directory)
-    assert [entry.summary.ending for entry in list_shared_runs(directory).runs] == ["exit 0"]
+    assert [entry.ending for entry in list_shared_runs(directory).runs] == ["exit 0"]
     assert ben.pull(directory) == [(done.start.id, "completed")]
     assert records.read(home).end == done.end
 

@@ -72,7 +72,7 @@ def test_the_answers_have_stable_keys(place: Place, capsys: pytest.CaptureFixtur
     assert pushed["runs"][0].keys() == {"id", "files", "blobs", "size", "left_out"}
     listed = json.loads(call(capsys, "list", "--from", catalog, "--json")[1])
     assert listed.keys() == {"runs", "unreadable"}
-    assert listed["runs"][0].keys() == {"id", "short", "summary", "tags"}
+    assert listed["runs"][0].keys() == {"id", "short", "summary", "tags", "ending"}
     pulled = json.loads(call(capsys, "pull", catalog, "--runs", str(place.project.parent / "ben"), "--json")[1])
     assert pulled.keys() == {"catalog", "directory", "runs", "failed"}
     assert pulled["runs"][0].keys() == {"id", "directory", "state", "files", "left_out", "not_pushed"}

@@ -100,7 +100,10 @@ def limited(cluster: Cluster) -> str:
 
 
 def test_a_job_runs_in_the_image_on_the_node_and_its_output_comes_home(cluster: Cluster, limited: str) -> None:
-    done = cluster.run("exec", "--on", "slurm", "--wait", "--json", "--time", "5", "train.py", "2", "0", "7", code=7)
+    catalog = "../slurm catalog"
+    (cluster.project.directory / catalog).mkdir()
+    words = ("--wait", "--json", "--time", "5", "--push", catalog)
+    done = cluster.run("exec", "--on", "slurm", *words, "train.py", "2", "0", "7", code=7)
     assert done.out.startswith("starting at 0 \n")
     assert "to stderr\n" in done.err
     assert "SLURM_" not in done.err
@@ -112,6 +115,8 @@ def test_a_job_runs_in_the_image_on_the_node_and_its_output_comes_home(cluster: 
     assert (record["end"]["outcome"]["exit_code"], record["end"]["outcome"]["interrupted"]) == (7, 0)
     weights = json.loads((Path(record["directory"]) / "files/weights.json").read_text())
     assert weights[0] == record["start"]["spec"]
+    (pushed,) = json.loads(cluster.run("runs", "list", "--from", catalog, "--json").out)["runs"]
+    assert (pushed["id"], pushed["ending"]) == (record["start"]["id"], "exit 7")
     here = cluster.run("exec", "train.py", "2", "0", "0")
     assert here.out == "starting at 0 \n"
     local = cluster.record()

@@ -24,6 +24,7 @@ from repro_env.schema.artifact import Size
 from repro_env.schema.codec import Frozen
 from repro_env.schema.errors import ArtifactError, RecordError
 from repro_env.schema.image import MANIFEST, Blob
+from repro_env.schema.run import Outcome
 from repro_env.schema.text import Digest, Line
 
 TYPE = "application/vnd.repro-env.run.v1+json"
@@ -60,9 +61,9 @@ class Summary(Frozen, frozen=True, kw_only=True):
 
     started: Line
     command: tuple[Line, ...]
-    ending: Line
+    outcome: Outcome | None
+    """Facts, not words, because other versions may use other words. None if the run has no end."""
     seconds: float | None
-    """None if the run has no end."""
     outputs: Size
     """Number of recorded outputs."""
     size: Size
@@ -138,7 +139,7 @@ def summary_of(run: Run) -> Summary:
     return Summary(
         started=run.start.started,
         command=run.start.command,
-        ending="interrupted" if run.end is None else run.ending,
+        outcome=None if run.end is None else run.end.outcome,
         seconds=None if run.end is None else run.end.seconds,
         outputs=len(outputs),
         size=sum(output.size for output in outputs),

@@ -35,7 +35,7 @@ from repro_env.runs.records import annotation, ids
 from repro_env.runs.records.files import write_once
 from repro_env.schema import codec
 from repro_env.schema.errors import DiskError, RecordError, ReproEnvError, SpecError, SpecVersionError
-from repro_env.schema.run import End, Parent, Start
+from repro_env.schema.run import End, Outcome, Parent, Start
 from repro_env.store.specs.archive import SUBDIRECTORY as SPECS
 
 _Half = TypeVar("_Half", Start, End)
@@ -95,14 +95,7 @@ class Run(msgspec.Struct, frozen=True):
     @property
     def ending(self) -> str:
         """How the run ended, in a few words, or its state if it did not end."""
-        if self.end is None:
-            return self.state
-        outcome = self.end.outcome
-        text = f"signal {outcome.signal}" if outcome.signal else f"exit {outcome.exit_code}"
-        if outcome.interrupted:
-            text = f"interrupted by signal {outcome.interrupted}" + (f", {text}" if outcome.signal != outcome.interrupted else "")
-        text += ", time limit" if outcome.timed_out else ""
-        return f"{text}, out of memory" if outcome.out_of_memory else text
+        return self.state if self.end is None else ending_of(self.end.outcome)
 
     @property
     def intact(self) -> bool | None:
@@ -110,6 +103,15 @@ class Run(msgspec.Struct, frozen=True):
         if self.end is None or self.end.start is None:
             return None
         return self.end.start == self.start_digest
+
+
+def ending_of(outcome: Outcome) -> str:
+    """Return how a run ended, in a few words."""
+    text = f"signal {outcome.signal}" if outcome.signal else f"exit {outcome.exit_code}"
+    if outcome.interrupted:
+        text = f"interrupted by signal {outcome.interrupted}" + (f", {text}" if outcome.signal != outcome.interrupted else "")
+    text += ", time limit" if outcome.timed_out else ""
+    return f"{text}, out of memory" if outcome.out_of_memory else text
 
 
 class Unreadable(msgspec.Struct, frozen=True):
