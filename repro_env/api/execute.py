@@ -57,9 +57,9 @@ from repro_env.sandbox import plan
 from repro_env.sandbox.host import HostRunner
 from repro_env.sandbox.runner import Runner
 from repro_env.sandbox.session import FORWARDED
-from repro_env.sandbox.workspace import collect
+from repro_env.sandbox.workspace import collect, is_collected
 from repro_env.schema import redact
-from repro_env.schema.errors import ReproEnvError, UsageError
+from repro_env.schema.errors import RecordError, ReproEnvError, UsageError
 from repro_env.schema.progress import SILENT, Tell
 from repro_env.schema.run import DataFact, End, Gpus, Ids, Limits, Mode, Mount, Parent, Ranks, Request, RunnerName, Start
 from repro_env.schema.spec import Spec
@@ -231,6 +231,12 @@ def prepare(options: RunOptions, opened: Opened, *, compiles: bool, is_here: boo
     submission = submissions.read(runs, options.run_id) if options.run_id is not None else None
     if resumed is not None:
         finish_interrupted(resumed, store)
+        if not is_collected(resumed.directory):
+            raise RecordError(
+                "the outputs of this killed run cannot be told from its code, which is not in the store any more",
+                where=str(resumed.directory / "files"),
+                hint="copy the outputs into the project, and start a new run",
+            )
     given = variables_of(options)
     code = sourcedirectory.choose(spec, spec_directory, store=store, given=options.source, frozen=options.frozen)
     workspace = plan.workspace_of(spec)

@@ -200,6 +200,11 @@ def collect(directory: Path, snapshot: Path, image: Iterable[Path] = ()) -> tupl
     return result
 
 
+def is_collected(directory: Path) -> bool:
+    """Whether the run's `directory` has only outputs, because `collect` is done."""
+    return not (directory / _RULES).exists()
+
+
 def _prune(root: Path, originals: Sequence[Path], skip: Callable[[str], bool]) -> set[str]:
     """Remove everything but files and symlinks that differ from the originals. Returns the paths of all that were there."""
     files.expect(root.lstat().st_mode, stat.S_IFDIR, str(root))

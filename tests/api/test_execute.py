@@ -17,7 +17,8 @@ import pytest
 
 from repro_env.api import execute
 from repro_env.api.execute import FinishedRun
-from repro_env.runs.records import annotation, records
+from repro_env.runs.records import annotation, ids, records, submissions
+from repro_env.runs.records.submissions import Submission
 from repro_env.runs.start import request, sourcedirectory
 from repro_env.runs.start.request import RunOptions
 from repro_env.sandbox import gpus, memory
@@ -35,7 +36,7 @@ from repro_env.schema.errors import (
     UsageError,
 )
 from repro_env.schema.progress import Silent
-from repro_env.schema.run import Launch, Limits, Outcome, RunnerName, User
+from repro_env.schema.run import Job, Launch, Limits, Outcome, RunnerName, User
 from repro_env.schema.spec import Data, Defaults, Spec
 from repro_env.specs.argument import Opened
 from repro_env.store.store import Store
@@ -807,3 +808,56 @@ def test_limits_are_recorded_and_what_is_not_enforced_is_said(place: Place, monk
     place.run(limits=wanted)
     assert "not as requested: memory: not limited, because no control group can be made here" in place.lines
     assert "not as requested: cpus: limited to 1 by affinity, because no control group can be made here" in place.lines
+
+
+def test_a_resumed_run_has_the_outputs_and_the_seed_of_the_other_run(place: Place) -> None:
+    first = place.run(backend=Fake(writes(state_txt="1")), seed=5)
+    backend = Fake()
+    second = place.run(backend=backend, resume="latest")
+    assert backend.launch is not None
+    assert backend.launch.resumed == str(first.directory)
+    assert (second.start.resume_of, second.start.seed) == (first.start.id, 5)
+    (parent,) = second.start.parents
+    assert (parent.id, parent.how, parent.record) == (first.start.id, "outputs", records.digest(first.directory / "end.json"))
+    assert place.run(resume="latest", seed=6).start.seed == 6
+    assert "resumes the run" in place.talk
+
+
+def test_a_killed_run_without_its_code_in_the_store_is_not_resumed(place: Place) -> None:
+    directory = place.run(backend=Fake(writes(state_txt="1"))).directory
+    (directory / "end.json").unlink()
+    (directory / ".unfinished.json").write_text("{}")
+    with pytest.raises(RecordError, match="cannot be told from its code"):
+        place.run(resume="latest")
+
+
+def test_a_run_with_a_chosen_id_uses_the_code_of_its_submission(place: Place) -> None:
+    run_id = ids.new()
+    options = RunOptions(command=("train.py",), here=place.project, environ={"HOME": "/home/ann"})
+    inputs = execute.prepare(
+        options, Opened(place.spec, place.directory), compiles=False, is_here=False, store=place.store, tell=place
+    )
+    start = msgspec.structs.replace(inputs.start, id=run_id)
+    submissions.write(inputs.runs, Submission(engine="slurm", start=start))
+    assert place.runs == []
+    (place.project / "train.py").write_text("print('edited later')")
+    environ = {"HOME": "/home/ann", "SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1"}
+    done = place.run(run_id=run_id, environ=environ)
+    assert (done.start.id, done.start.source) == (run_id, start.source)
+    assert done.start.job == Job(engine="slurm", id="7", node="n1")
+    again = place.run(run_id=run_id, environ=environ)  # the job was queued again
+    assert again.start.id != run_id
+    assert (again.start.resume_of, again.start.source) == (run_id, start.source)
+    third = place.run(run_id=run_id, environ=environ)
+    assert third.start.resume_of == again.start.id
+
+
+def test_a_submitted_run_whose_code_is_not_in_the_store_does_not_start(place: Place) -> None:
+    run_id = ids.new()
+    start = place.run().start
+    source = msgspec.structs.replace(start.source, digest="sha256:" + "1" * 64, with_ignored=None)
+    submissions.write(
+        place.project / "runs", Submission(engine="slurm", start=msgspec.structs.replace(start, id=run_id, source=source))
+    )
+    with pytest.raises(ArtifactError, match="the code of the submitted run is not in this store"):
+        place.run(run_id=run_id)

@@ -16,11 +16,13 @@ import pytest
 
 from repro_env.api import runsgc
 from repro_env.api.runsgc import Collected
-from repro_env.runs.records import annotation, checkpointmanifest, ids, records
+from repro_env.runs.records import annotation, checkpointmanifest, ids, records, submissions
+from repro_env.runs.records.submissions import Submission
 from repro_env.schema import codec
 from repro_env.schema.errors import RecordError, UsageError
 from repro_env.schema.progress import Silent
 from repro_env.schema.run import Parent
+from repro_env.store.specs import archive
 from repro_env.store.store import Store
 from tests.fakes.messages import Messages
 from tests.runs.records.test_records import end, recorded, start
@@ -287,3 +289,14 @@ def test_a_killed_removal_leaves_only_complete_runs(tmp_path: Path, store: Store
     collect(runs, store, "last=1")
     assert len(remaining(runs)) == 1
     assert not list(runs.glob(".gone-*"))
+
+
+def test_the_spec_of_a_submitted_run_is_kept(tmp_path: Path, store: Store) -> None:
+    runs = tmp_path / "runs"
+    digests = [archive.write(runs, text) for text in (b"submitted", b"unused")]
+    for digest in digests:
+        os.utime(archive.directory_of(runs, digest), (0, 0))
+    record = msgspec.structs.replace(start(ids.uuid7(1, bytes(10))), spec_file=digests[0])
+    submissions.write(runs, Submission(engine="slurm", start=record))
+    collect(runs, store, "last=1")
+    assert [archive.directory_of(runs, digest).exists() for digest in digests] == [True, False]

@@ -13,7 +13,8 @@ import pytest
 
 from repro_env.api import store as story
 from repro_env.api.rebuild import rebuild
-from repro_env.runs.records import ids, records
+from repro_env.runs.records import ids, records, submissions
+from repro_env.runs.records.submissions import Submission
 from repro_env.schema.progress import Silent
 from repro_env.schema.spec import Spec
 from repro_env.specs.argument import Opened
@@ -148,3 +149,16 @@ def test_the_source_of_a_recorded_run_stays(tmp_path: Path, store: Store, limit:
     records.remove(directories["kept"])
     story.collect(store, dry_run=False, tell=Silent(), **limit)  # type: ignore[arg-type]
     assert store.layers.path(trees["kept"]) is None
+
+
+def test_the_source_of_a_submitted_run_stays_until_its_job_is_removed(tmp_path: Path, store: Store) -> None:
+    tree = store.layers.add(specs.tree({"train.py": b"submitted"}))
+    record = start(ids.uuid7(1, bytes(10)))
+    record = msgspec.structs.replace(record, source=msgspec.structs.replace(record.source, digest=tree))
+    directory = submissions.write(tmp_path / "runs", Submission(engine="slurm", start=record))
+    store.run_directories.add(tmp_path / "runs", record.source.trees)
+    story.collect(store, keep_days=0.0, max_size=None, dry_run=False, tell=Silent())
+    assert store.layers.path(tree) is not None
+    submissions.remove(directory)
+    story.collect(store, keep_days=0.0, max_size=None, dry_run=False, tell=Silent())
+    assert store.layers.path(tree) is None
