@@ -28,7 +28,7 @@ from repro_env.runs.execution import bytecode, imageprogram, streams
 from repro_env.runs.execution.advice import Advisor
 from repro_env.runs.lineage import parents
 from repro_env.runs.lineage.knownruns import read_all_runs
-from repro_env.runs.records import annotation, checkpointstate, ids, records, submissions
+from repro_env.runs.records import annotation, checkpointstate, records, submissions
 from repro_env.runs.records import end as ended
 from repro_env.runs.records import notes as noted
 from repro_env.runs.records.notes import Failure
@@ -227,7 +227,7 @@ def prepare(options: RunOptions, opened: Opened, *, compiles: bool, is_here: boo
         options = msgspec.structs.replace(options, runs=opened.runs)
     is_host = options.runner == "host"
     runs = options.runs or runs_directory(spec_directory)
-    resumed = resumption.find(options, spec, runs)
+    run_id, resumed = resumption.find(options, spec, runs)
     submission = submissions.read(runs, options.run_id) if options.run_id is not None else None
     if resumed is not None:
         finish_interrupted(resumed, store)
@@ -277,7 +277,6 @@ def prepare(options: RunOptions, opened: Opened, *, compiles: bool, is_here: boo
         source = snapshot.recall(submission.start.source, store)
         git = repository.show(spec, source, code.root, workspace, run_data.mounts, store, recorded=submission.start)
     started = datetime.now(timezone.utc)
-    run_id = (options.run_id if resumed is None else None) or ids.new()
     command = redact_command(options.command, secrets_of(options))
     start = Start(
         schema="repro-env/run-start/1",

@@ -248,7 +248,8 @@ def test_a_killed_run_is_resumed_with_its_outputs(cluster: Cluster, uninterrupte
     cluster.wait_for(lambda: "JobState=FAILED" in cluster.ask(job))
     killed = cluster.record()
     assert (killed["state"], killed["end"]) == ("interrupted", None)
-    done = cluster.run("exec", "--resume", "latest", "train.py", "40", "0", "0")
+    done = cluster.run("exec", "--on", "slurm", "--wait", "--resume", "latest", "train.py", "40", "0", "0")
+    assert "without the record" not in done.err
     assert not done.out.startswith("starting at 0")
     resumed = cluster.record()
     assert resumed["start"]["resume_of"] == killed["start"]["id"]

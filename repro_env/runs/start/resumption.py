@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from repro_env.runs.lineage import parents
-from repro_env.runs.records import records
+from repro_env.runs.records import ids, records
 from repro_env.runs.records.records import Run
 from repro_env.runs.start.request import RunOptions
 from repro_env.schema.errors import RecordError, SpecError, UsageError
@@ -16,10 +16,10 @@ from repro_env.schema.spec import Spec
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 
 
-def find(options: RunOptions, spec: Spec, runs: Path) -> Run | None:
-    """Return the run to resume, or None for a run that starts anew.
+def find(options: RunOptions, spec: Spec, runs: Path) -> tuple[str, Run | None]:
+    """Return the id of the new run, and the run to resume, or None for a run that starts anew.
 
-    A run with the id of `--run-id` exists if the job was queued again after it. Then its last attempt is resumed.
+    A run with the id of `--run-id` exists if the job was queued again after it. Then its last attempt is resumed, under a new id.
     Raises `UsageError` for an invalid id, `RecordError` if the run does not exist or is running, and `SpecError` if it has another
     spec.
     """
@@ -28,20 +28,22 @@ def find(options: RunOptions, spec: Spec, runs: Path) -> Run | None:
         raise UsageError(
             "this is not the id of a run, which is a UUID of version 7", where=f"--run-id {options.run_id}", hint=hint
         )
-    run = None
+    run_id, run = options.run_id or ids.new(), None
     if options.run_id is not None:
         run = next(reversed(records.attempts(records.listing(runs)[0], options.run_id)), None)
-    if run is None and options.resume is not None:
+    if run is not None:
+        run_id = ids.new()
+    elif options.resume is not None:
         run = records.read(parents.directory_of(options.resume, runs, options.here))
     if run is None:
-        return None
+        return run_id, None
     if run.state == "running":
         hint = "wait until it ends, or stop it first"
         raise RecordError("this run is still running, so it cannot be resumed", where=run.directory.name, hint=hint)
     if run.start.spec != spec.digest:
         hint = f"name the spec of the run with --spec {runs}/specs/…, or start a new run without --resume"
         raise SpecError(f"the run to resume has another spec ({run.start.spec[:19]}…)", where=run.directory.name, hint=hint)
-    return run
+    return run_id, run
 
 
 def parent_of(run: Run) -> Parent:

@@ -28,8 +28,8 @@ def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_a_new_run_resumes_nothing(tmp_path: Path, spec: Any) -> None:
     recorded(tmp_path / "runs", 1)
     new = "0197c1d2-0000-7000-8000-00000000abcd"
-    assert resumption.find(options(tmp_path), spec, tmp_path / "runs") is None
-    assert resumption.find(options(tmp_path, run_id=new), spec, tmp_path / "runs") is None
+    assert resumption.find(options(tmp_path), spec, tmp_path / "runs")[1] is None
+    assert resumption.find(options(tmp_path, run_id=new), spec, tmp_path / "runs") == (new, None)
 
 
 @pytest.mark.parametrize("name", ["x", "0197c1d2-0000-4000-8000-00000000abcd", "../../../etc", ""])
@@ -41,7 +41,7 @@ def test_an_id_must_be_that_of_a_run(tmp_path: Path, spec: Any, name: str) -> No
 def test_a_named_run_is_resumed(tmp_path: Path, spec: Any) -> None:
     directory = recorded(tmp_path / "runs", 1)
     for word in ("latest", directory.name, f"runs/{directory.name}"):
-        run = resumption.find(options(tmp_path, resume=word), spec, tmp_path / "runs")
+        _, run = resumption.find(options(tmp_path, resume=word), spec, tmp_path / "runs")
         assert run is not None
         assert run.directory == directory
         parent = resumption.parent_of(run)
@@ -51,9 +51,16 @@ def test_a_named_run_is_resumed(tmp_path: Path, spec: Any) -> None:
 def test_a_job_that_was_queued_again_resumes_its_own_run(tmp_path: Path, spec: Any) -> None:
     first, other = recorded(tmp_path / "runs", 1), recorded(tmp_path / "runs", 2)
     run_id = records.read(first).id
-    run = resumption.find(options(tmp_path, run_id=run_id, resume=other.name), spec, tmp_path / "runs")
+    new, run = resumption.find(options(tmp_path, run_id=run_id, resume=other.name), spec, tmp_path / "runs")
     assert run is not None
-    assert run.directory == first
+    assert (run.directory, new != run_id) == (first, True)
+
+
+def test_a_submitted_run_that_resumes_another_one_has_its_own_id(tmp_path: Path, spec: Any) -> None:
+    other, run_id = recorded(tmp_path / "runs", 2), "0197c1d2-0000-7000-8000-00000000abcd"
+    new, run = resumption.find(options(tmp_path, run_id=run_id, resume=other.name), spec, tmp_path / "runs")
+    assert run is not None
+    assert (new, run.directory) == (run_id, other)
 
 
 def test_a_run_with_another_spec_is_not_resumed(tmp_path: Path) -> None:
