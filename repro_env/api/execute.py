@@ -233,7 +233,7 @@ def prepare(options: RunOptions, opened: Opened, *, compiles: bool, is_here: boo
         finish_interrupted(resumed, store)
         if not is_collected(resumed.directory):
             raise RecordError(
-                "the outputs of this killed run cannot be told from its code, which is not in the store any more",
+                "the outputs of this killed run cannot be separated from its code, which is not in the store any more",
                 where=str(resumed.directory / "files"),
                 hint="copy the outputs into the project, and start a new run",
             )

@@ -827,7 +827,7 @@ def test_a_killed_run_without_its_code_in_the_store_is_not_resumed(place: Place)
     directory = place.run(backend=Fake(writes(state_txt="1"))).directory
     (directory / "end.json").unlink()
     (directory / ".unfinished.json").write_text("{}")
-    with pytest.raises(RecordError, match="cannot be told from its code"):
+    with pytest.raises(RecordError, match="cannot be separated from its code"):
         place.run(resume="latest")
 
 
