@@ -15,6 +15,7 @@ from repro_env.oci.layer import Measured
 from repro_env.runs.catalog.part import CODE, SPEC, SharedFile
 from repro_env.runs.records import checkpointstate, records, verdicts
 from repro_env.runs.records.records import Run
+from repro_env.sandbox import streams
 from repro_env.sandbox.outputs import OUTSIDE
 from repro_env.schema import spec as specs
 from repro_env.schema.errors import RecordError, ReproEnvError
@@ -42,12 +43,15 @@ class LocalRun(msgspec.Struct, frozen=True):
 
 
 def recorded_files(start: Start, end: End | None) -> dict[str, str]:
-    """Return the sha256 of every file that a record names, by its path in the run's directory, except of `start.json` and `end.json`."""
+    """Return the sha256 of every file that a record names, by its path in the run's directory, except of `start.json` and `end.json`.
+
+    The record may be a stranger's: a log or a trace with the name of another file does not count.
+    """
     found = {} if start.before is None else {checkpointstate.BEFORE: start.before}
     if end is not None:
         found |= {} if end.after is None else {checkpointstate.AFTER: end.after}
-        found |= {output.path: output.sha256 for output in end.console}
-        found |= {f"{records.TRACE}/{output.path}": output.sha256 for output in end.trace}
+        found |= {output.path: output.sha256 for output in end.console if output.path in streams.NAMES}
+        found |= {f"{records.TRACE}/{output.path}": output.sha256 for output in end.trace if output.path[0] != "/"}
         found |= {path_of(output.path): output.sha256 for output in end.outputs}
     return found
 

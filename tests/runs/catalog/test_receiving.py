@@ -20,6 +20,7 @@ from repro_env.runs.records import annotation, records
 from repro_env.schema import codec
 from repro_env.schema.errors import ArtifactError, RecordError, ReproEnvError, SpecError
 from repro_env.schema.progress import Advance, Silent
+from repro_env.schema.run import Output
 from repro_env.store.store import Store
 from tests.api.test_execute import Fake, Place, writes
 
@@ -144,6 +145,15 @@ def test_a_file_that_the_spec_does_not_bundle_is_refused(path: str, forgery: For
     forgery.add_file(path, b"evil")
     forgery.publish()
     assert f"it comes with {path}, which its spec does not bundle" in forgery.refused()
+
+
+@pytest.mark.parametrize("path", [".unfinished.json", "pulled.json", "lock", "annotations/x.json", "specs/x"])
+def test_a_record_cannot_name_other_files_as_its_logs(path: str, forgery: Forgery) -> None:
+    log = Output(path=path, sha256=digest_of(b"evil"), size=4)
+    forgery.replace_file("end.json", codec.pretty(msgspec.structs.replace(forgery.run.end, console=(log,))))
+    forgery.add_file(path, b"evil")
+    forgery.publish()
+    assert f"it comes with {path}, which its record does not name" in forgery.refused()
 
 
 def test_an_output_with_other_bytes_than_recorded_is_refused(forgery: Forgery) -> None:
