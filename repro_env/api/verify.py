@@ -93,6 +93,7 @@ def verify(
     searched = find_runs_directory(absolute(runs), here) if directory is None else directory.absolute().parent
     first = records.read(records.find(searched, str(run) if directory is None else directory.name))
     end = rerun.end_of(first)
+    resumed = rerun.resumed_directory(first)
     first, unrecorded = rerun.relocate_data(first, pairs_of(data), here)
     left = outputs.side(first.directory, end, rerun.checkpoint_mounts(first))
     globs = Globs(results=tuple(results), ignored=tuple(map(parse, ignore)))
@@ -105,7 +106,7 @@ def verify(
     given = None if source is None else Path(source).resolve()
     run_spec = rerun.restore_source(first, run_spec, spec_directory, here=here, runs=searched, store=store, given=given)
     note = f"verifies {first.short}" if keep else ""
-    options = rerun.request(first, unrecorded, variables, environ, note=note, runner=runner, store=store)
+    options = rerun.request(first, unrecorded, variables, environ, note=note, runner=runner, resumed=resumed, store=store)
     promise = judging.predict(first.start, end, _here(first, run_spec, options, [target for _, target in unrecorded]))
     kinds = outputs.kinds(left, globs)
     if "result" not in kinds:

@@ -10,11 +10,11 @@ from pathlib import Path
 import msgspec
 
 from repro_env.io.files import sha256_of
-from repro_env.runs.records import checkpointstate, ids
+from repro_env.runs.records import checkpointstate, ids, records
 from repro_env.runs.records.records import Run
 from repro_env.runs.start import snapshot, sourcedirectory
 from repro_env.runs.start.request import RunOptions
-from repro_env.sandbox import plan
+from repro_env.sandbox import outputs, plan
 from repro_env.schema.environment import Variable
 from repro_env.schema.errors import DataError, RecordError, ReproEnvError, SourceError, SpecError, UsageError
 from repro_env.schema.progress import Tell
@@ -41,9 +41,6 @@ def end_of(run: Run) -> End:
     if signal := run.end.outcome.signal or run.end.outcome.interrupted:
         what = f"this run was ended by signal {signal}, so it stopped at an arbitrary point"
         raise refused(what, "verify a run that ended by itself")
-    if run.start.resume_of is not None:
-        what = f"this run started with the outputs of the run {ids.short(run.start.resume_of)}, which `verify` does not restore"
-        raise refused(what, "verify a run that did not resume another one")
     if any(REDACTED in word for word in run.start.command):
         what = "the command of this run has a secret, which records do not store"
         raise refused(what, "run it again, pass the secret with --env NAME, and verify that run")
@@ -51,6 +48,35 @@ def end_of(run: Run) -> End:
         what = "the command of this run has several lines, which records do not store"
         raise refused(what, "put the code into a file, run that, and verify that run")
     return run.end
+
+
+def resumed_directory(run: Run) -> Path | None:
+    """Return the directory of the run with whose outputs this one started; None without one.
+
+    Raises `RecordError` if these outputs are not the recorded ones any more, or if they were never recorded.
+    """
+    if run.start.resume_of is None:
+        return None
+    digest = next((parent.record for parent in run.start.parents if parent.how == "outputs"), None)
+    runs = records.listing(run.directory.parent)[0]
+    resumed = next((other for other in runs if other.id == run.start.resume_of), None)
+    name = f"the run {ids.short(run.start.resume_of)}, with whose outputs this one started,"
+    if resumed is None:
+        hint = "restore it, or get it with `repro-env runs pull`"
+        raise RecordError(f"{name} was not found", where=str(run.directory.parent), hint=hint)
+    if resumed.end is None or resumed.end_digest != digest:
+        why = "was killed, so its outputs are not recorded" if digest is None else "has another record now"
+        raise RecordError(f"{name} {why}", where=resumed.directory.name, hint="verify a run that ended by itself")
+    for output in resumed.end.outputs:
+        path = outputs.locate(resumed.files, output.path)
+        try:
+            same = f"sha256:{sha256_of(path, below=resumed.directory)}" == output.sha256
+        except OSError:
+            same = False
+        if not same:
+            hint = "restore this file from a copy"
+            raise RecordError(f"{name} does not have its recorded output any more", where=str(path), hint=hint)
+    return resumed.directory
 
 
 def spec_of(run: Run, name: str | None, *, here: Path, runs: Path, store: Store, tell: Tell) -> tuple[Spec, Path]:
@@ -184,11 +210,13 @@ def request(
     *,
     note: str,
     runner: RunnerName | None,
+    resumed: Path | None,
     store: Store,
 ) -> RunOptions:
     """Return the options that repeat a run.
 
-    `unrecorded`: data that its record does not have. `runner`: None for the recorded one, or for the embedded one after a host run.
+    `unrecorded`: data that its record does not have. `runner`: None for the recorded one, or for the embedded one after a host run. `resumed`: as
+    `resumed_directory` returned it.
     """
     start = run.start
     if start.term is not None:
@@ -210,6 +238,7 @@ def request(
         env=env,
         network=start.network and start.runner != "host",
         note=note,
+        resume=None if resumed is None else str(resumed.resolve()),
         frozen=True,
         recorded=msgspec.structs.replace(start, source=snapshot.drop_missing(start.source, store)),
     )

@@ -550,3 +550,28 @@ def test_an_output_that_was_left_out_of_a_pulled_run_is_never_the_same_by_defaul
     assert not found.same
     equal = verify_run(place, training(log_txt="a", more_txt="b")).verdict
     assert (equal.same, equal.level) == (True, "bitwise")  # by the recorded digests
+
+
+def test_a_resumed_run_is_repeated_from_the_same_outputs(place: Place) -> None:
+    first = place.run(backend=Fake(writes(state_txt="1")), seed=4)
+    second = place.run(backend=Fake(training(state_txt="2")), resume="latest")
+    again = Fake(training(state_txt="2"))
+    found = verify_run(place, None, again)
+    assert (found.verdict.same, found.run.id) == (True, second.start.id)
+    assert again.launch is not None
+    assert again.launch.resumed == str(first.directory)
+    assert [variable.value for variable in again.launch.env if variable.name == "REPRO_ENV_SEED"] == ["4"]
+    (first.directory / "files/state.txt").write_text("3")
+    with pytest.raises(RecordError, match="does not have its recorded output any more"):
+        verify_run(place, training())
+    records.remove(first.directory)
+    with pytest.raises(RecordError, match="was not found"):
+        verify_run(place, training())
+
+
+def test_a_run_that_resumed_a_killed_one_is_not_repeated(place: Place) -> None:
+    first = place.run(backend=Fake(writes(state_txt="1")))
+    (first.directory / "end.json").unlink()
+    place.run(backend=Fake(training()), resume="latest")
+    with pytest.raises(RecordError, match="was killed, so its outputs are not recorded"):
+        verify_run(place, training())

@@ -273,4 +273,5 @@ def test_a_training_that_its_time_limit_ends_resumes_by_itself_to_the_same_bytes
     assert (second["start"]["resume_of"], second["start"]["job"]["restarts"]) == (first["start"]["id"], 1)
     assert second["end"]["outcome"]["exit_code"] == 0
     assert second["end"]["outputs"] == uninterrupted
+    assert "bitwise" in cluster.run("verify", second["start"]["id"]).out
     assert os.path.isdir(directory)  # noqa: PTH112
