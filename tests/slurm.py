@@ -119,7 +119,10 @@ def slurm(directory: Path) -> Iterator[Slurm]:
             yield found
         finally:
             with contextlib.suppress(subprocess.CalledProcessError, subprocess.TimeoutExpired):
-                found.ask("scancel", "--full", "--me")
+                found.ask("scancel", "--me")
+                deadline = time.monotonic() + 30
+                while found.ask("squeue", "--noheader") and time.monotonic() < deadline:
+                    time.sleep(0.1)  # jobs outlive the daemons
             for process in reversed(processes):
                 process.send_signal(signal.SIGTERM)
                 with contextlib.suppress(subprocess.TimeoutExpired):

@@ -175,12 +175,12 @@ def _job_of(cluster: Cluster, run_id: str) -> str:
 
 
 def test_the_script_is_printed_and_nothing_is_submitted(cluster: Cluster) -> None:
-    before = len(list((cluster.project.directory / "runs").iterdir()))
+    before = sorted((cluster.project.directory / "runs").glob(".jobs/*"))
     done = cluster.run("exec", "--on", "slurm", "--print", "--gpus", "2", "--slurm-arg=--qos=high", "--trace", "train.py", "a b")
     assert "#SBATCH --gpus=2\n#SBATCH --qos=high\n" in done.out
     assert "exec --gpus 2 --trace --spec " in done.out
     assert done.out.endswith(" -- train.py 'a b'\n")
-    assert len(list((cluster.project.directory / "runs").iterdir())) == before
+    assert sorted((cluster.project.directory / "runs").glob(".jobs/*")) == before
 
 
 def test_a_stopped_wait_cancels_the_job_and_leaves_nothing(cluster: Cluster) -> None:
