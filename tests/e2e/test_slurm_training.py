@@ -15,7 +15,7 @@ import pytest
 from tests.e2e import parts
 from tests.slurm import Slurm, slurm
 
-pytestmark = pytest.mark.soak
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
 SOURCES = (parts.ROOT / "examples/checkpoints/train.py", parts.ROOT / "tests/e2e/rows/ranks.py")
 
 
@@ -62,7 +62,9 @@ def test_two_ranks_train_to_the_same_bytes_here_and_on_slurm(cluster: Slurm, pro
 def test_a_training_that_its_time_limit_ends_resumes_to_the_uninterrupted_weights(cluster: Slurm, project: parts.Project) -> None:
     """The default run takes a few seconds; slowed down, it is at an arbitrary step when its time limit ends it."""
     train = project.directory / "train.py"
-    text = train.read_text()
+    # A training that resumes after the last batch of an epoch has no loss to print.
+    text = "".join(line for line in train.read_text().splitlines(keepends=True) if "print(" not in line)
+    train.write_text(text)
     assert text.count("            training.step()\n") == 1
     project.run("exec", "--source", ".", "--tag", "whole", "train.py")
     train.write_text(
@@ -71,9 +73,10 @@ def test_a_training_that_its_time_limit_ends_resumes_to_the_uninterrupted_weight
     words = ("--on", "slurm", "--requeue", "--time", "1", "--slurm-arg=--signal=B:USR1@45", "--tag", "limited")
     answer = json.loads(project.run("exec", "--source", ".", *words, "--json", "train.py", env=cluster.environ).out)
     train.write_text(text)
-    deadline = time.monotonic() + 900
+    deadline = time.monotonic() + 360
     while "JobState=COMPLETED" not in (state := cluster.ask("scontrol", "--oneliner", "show", "job", answer["job"])):
         assert time.monotonic() < deadline, state
+        assert "JobState=FAILED" not in state, state
         if "JobState=PENDING" in state:
             cluster.ask("scontrol", "update", f"JobId={answer['job']}", "StartTime=now")
         time.sleep(1)
