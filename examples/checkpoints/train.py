@@ -33,7 +33,7 @@ def main():
             optimizer.step()
             scheduler.step()
             training.step()
-        print(f"epoch {epoch}: {loss.item():.4f}")
+        print(f"epoch {epoch}: learning rate {scheduler.get_last_lr()[0]:.4f}")
     torch.save(model.state_dict(), "weights.pt")
 
 
