@@ -288,7 +288,7 @@ def test_few_seeds_are_a_warning() -> None:
     ("words", "what"),
     [
         ("train.py", "missing option '--seeds'"),
-        ("--seeds 1 train.py", "greater than or equal to 2"),
+        ("--seeds 1 train.py", "2<=x<=10000"),
         ("--seeds x train.py", "invalid value for '--seeds'"),
         ("--seeds 5 --checkpoints c train.py", "does not support the option --checkpoints"),
         ("--seeds 5 --sedes 3 train.py", "no such option: --sedes"),
