@@ -1,6 +1,6 @@
 """A real Slurm for tests: Debian's munged, slurmctld and slurmd on this machine, with everything below one directory.
 
-The node has mount and UTS namespaces of its own, so it is another machine to everybody who asks: it has its own host name and
+The node has mount and UTS namespaces of its own, so programs see another machine: it has its own host name and
 its own /etc/os-release, and a directory of the test is missing there.
 """
 

@@ -49,7 +49,7 @@ class User(Frozen, frozen=True, kw_only=True):
 
 
 class Limits(Frozen, frozen=True, kw_only=True):
-    """Limits of a run. 0 is no limit."""
+    """Limits of a run. 0 means unlimited."""
 
     cpus: float = 0
     memory: int = 0
