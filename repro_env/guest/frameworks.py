@@ -139,10 +139,13 @@ def report_devices(report: Report, torch: Any) -> None:
     for index in range(count):
         properties = report.step("torch's GPU %d" % index, functools.partial(torch.cuda.get_device_properties, index))
         if properties is not None:
+            capability = "%d.%d" % (properties.major, properties.minor)
+            # NVIDIA's have a gcnArchName too: the name of the model.
+            architecture = str(properties.gcnArchName) if getattr(torch.version, "hip", None) else capability
             report.write(
                 device={
                     "name": str(properties.name),
-                    "architecture": str(getattr(properties, "gcnArchName", "") or "%d.%d" % (properties.major, properties.minor)),
+                    "architecture": architecture,
                     "units": int(properties.multi_processor_count),
                     "memory": int(properties.total_memory),
                 }

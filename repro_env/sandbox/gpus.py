@@ -71,13 +71,13 @@ def parse(text: str) -> int | str:
     """Parse the value of `--gpus`: a number of GPUs, `all`, or a list of indices and UUIDs. Raises `UsageError`."""
     if text in ("none", "all"):
         return 0 if text == "none" else text
-    if text.isascii() and text.isdigit() and int(text) <= _MOST:
+    if text.isascii() and text.isdigit() and 0 < int(text) <= _MOST:  # 0 could mean the first GPU or none
         return int(text)
     if not text.isdigit() and all(_NAME.fullmatch(name) for name in text.split(",")):
         return text
     raise UsageError(
         f'--gpus must be "all", "none", a number of GPUs, or a list of indices or UUIDs (got "{text}")',
-        hint="for example --gpus 1 for one GPU, or --gpus 2,3 for these two",
+        hint="for example --gpus none for no GPU, --gpus 1 for one, or --gpus 2,3 for these two",
     )
 
 

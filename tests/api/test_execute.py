@@ -766,7 +766,7 @@ def test_a_run_gets_all_gpus_if_the_environment_was_captured_with_gpus(place: Pl
         assert backend.launch is not None
         assert (start.gpus, len(start.devices), len(backend.launch.gpus.facts)) == (count, count, count)
         assert ("NVIDIA_VISIBLE_DEVICES" in values_of(backend.launch.env)) == bool(count)
-        assert all(fact.driver == "nvidia 580.65.06" for fact in start.devices)
+        assert all(fact.driver == "nvidia 580.159.04" for fact in start.devices)
     assert fake_gpus.UUID.format(1) not in (place.runs[-1] / "start.json").read_text()
     assert "  GPU NVIDIA H100 80GB HBM3 (2 of them)" in place.lines
     given = place.run(backend=backend, env=(("NVIDIA_VISIBLE_DEVICES", "1"),))

@@ -35,6 +35,7 @@ TABLE = {
     "transformer": Row(("transformer.py",), frozenset({"transformer.pt"})),
     "forest": Row(("forest.py",), frozenset({"forest.joblib", "importance.npy"})),
     "generators": Row(("generators.py",), frozenset({"draws.npy", "order.txt"})),
+    "gpu": Row(("gpu/train.py", "--steps", "5", "--width", "8"), frozenset({"weights.pt"})),
     "ranks": Row(("torchrun", "--nproc-per-node", "2", "ranks.py"), frozenset({"rank0.pt", "rank1.pt"})),
     "lightning": Row(
         ("lit.py", "+width=8"),
@@ -47,7 +48,7 @@ TABLE = {
         ),
     ),
 }
-LONG_COUNT = ("transformer", "forest", "lightning", "trainer")
+LONG_COUNT = ("transformer", "forest", "gpu", "lightning", "trainer")
 """Rows that only `make soak` runs."""
 CLOCKS = ("events.out.tfevents", "trainer_state.json", "lit.log", "hydra.yaml", "training_args.bin")
 """Files with times, hosts or directories of the moment in them, by a part of their name."""
@@ -62,6 +63,7 @@ def rows(ground: Path, torch: parts.Project) -> parts.Project:
     shutil.copytree(torch.directory / "repro", made.directory / "repro", symlinks=True)
     for script in (torch.directory / "train.py", *ROWS.glob("*.py")):
         shutil.copy(script, made.directory / script.name)
+    shutil.copytree(parts.ROOT / "examples" / "gpu", made.directory / "gpu")
     return made
 
 

@@ -67,6 +67,7 @@ class backends:
     pass
 class Properties:
     name, major, minor, multi_processor_count, total_memory = "NVIDIA H100 80GB HBM3", 9, 0, 132, 85520809984
+    gcnArchName = name
 class cuda:
     @staticmethod
     def is_available():

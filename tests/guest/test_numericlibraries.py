@@ -25,7 +25,7 @@ from repro_env.guest.numericlibraries import name_of
         ("/conda/lib/libmkl_intel_thread.so.2", "mkl intel_thread"),
         ("/opt/rocm/lib/librocblas.so.4.4.60401", "rocblas"),
         ("/x/libMIOpen.so.1", "miopen"),
-        ("/usr/lib/libcuda.so.580.65.06", "cuda driver"),
+        ("/usr/lib/libcuda.so.580.159.04", "cuda driver"),
         ("/usr/lib/x86_64-linux-gnu/libblas.so.3.11.0", "blas"),
         ("/x/libtorch_cuda.so", ""),
         ("/x/libcublast.so.1", ""),

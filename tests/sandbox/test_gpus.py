@@ -27,7 +27,6 @@ def targets(found: Gpus) -> list[str]:
     [
         ("all", "all"),
         ("none", 0),
-        ("0", 0),
         ("2", 2),
         ("0,1", "0,1"),
         ("0:1", "0:1"),
@@ -38,7 +37,7 @@ def test_parse_returns_a_number_all_or_a_list(text: str, request_: int | str) ->
     assert gpus.parse(text) == request_
 
 
-@pytest.mark.parametrize("text", ["two", "", "-1", "1025", "0,", "0,,1", "1.5", "GPU 1", "²", "99999"])
+@pytest.mark.parametrize("text", ["two", "", "0", "-1", "1025", "0,", "0,,1", "1.5", "GPU 1", "²", "99999"])
 def test_parse_refuses_anything_else(text: str) -> None:
     with pytest.raises(UsageError, match="--gpus must be"):
         gpus.parse(text)
@@ -49,14 +48,14 @@ def test_without_a_cdi_spec_the_files_of_the_drivers_are_used(tmp_path: Path) ->
     found = gpus.choose("all", gpus.look({}, root))
     assert targets(found) == ["nvidia-uvm", "nvidia-uvm-tools", "nvidia0", "nvidia1", "nvidiactl"]
     assert {node.source for node in found.nodes} == {f"{root}/dev/{name}" for name in targets(found)}
-    library = f"{root}/lib/libcuda.so.580.65.06"
+    library = f"{root}/lib/libcuda.so.580.159.04"
     assert [(file.target, file.source) for file in found.files] == [
         (f"{paths.DRIVER}/libcuda.so.1", library),
-        (f"{paths.DRIVER}/libcuda.so.580.65.06", library),
+        (f"{paths.DRIVER}/libcuda.so.580.159.04", library),
     ]
     assert (found.count, found.env, found.means) == (2, (), "device files and loader cache")
     assert found.facts == tuple(
-        GpuFact(name=H100, driver="nvidia 580.65.06", uuid=digest_of_name(fakes.UUID.format(number))) for number in (1, 2)
+        GpuFact(name=H100, driver="nvidia 580.159.04", uuid=digest_of_name(fakes.UUID.format(number))) for number in (1, 2)
     )
 
 
@@ -80,7 +79,7 @@ def test_a_cdi_spec_comes_first(tmp_path: Path) -> None:
     assert "nvidia-modeset" not in targets(found), "it is for graphics, and does not exist here"
     assert [file.target for file in found.files] == [
         f"{paths.DRIVER}/libcuda.so.1",
-        f"{paths.DRIVER}/libcuda.so.580.65.06",
+        f"{paths.DRIVER}/libcuda.so.580.159.04",
         gpus.SMI,
     ], "neither sockets nor anything else"
     assert [(variable.name, variable.value) for variable in found.env] == [("NVIDIA_VISIBLE_DEVICES", "void")]
@@ -180,7 +179,7 @@ def no_memory_driver(root: Path) -> dict[str, str]:
 
 
 def old_spec(root: Path) -> dict[str, str]:
-    (fakes.with_cdi(fakes.nvidia(root, mig=True)) / "lib/libcuda.so.580.65.06").unlink()
+    (fakes.with_cdi(fakes.nvidia(root, mig=True)) / "lib/libcuda.so.580.159.04").unlink()
     return {}
 
 
@@ -211,7 +210,7 @@ def no_yaml(root: Path) -> dict[str, str]:
         (hidden_gpus, "all", ["CUDA_VISIBLE_DEVICES=-1 hides", H100]),
         (no_library, "all", ["libcuda.so.1", "/etc/ld.so.cache"]),
         (no_memory_driver, "all", ["device file", "dev/nvidia-uvm"]),
-        (old_spec, "all", ["names a file that does not exist", "lib/libcuda.so.580.65.06"]),
+        (old_spec, "all", ["names a file that does not exist", "lib/libcuda.so.580.159.04"]),
         (bad_spec, "all", ["cannot be used", "deviceNode", "cdi/nvidia.yaml"]),
         (node_outside_of_dev, "all", ["cannot be used", "nvidia.yaml"]),
         (no_yaml, "all", ["cannot be used", "nvidia.yaml"]),

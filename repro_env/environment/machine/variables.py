@@ -30,8 +30,8 @@ _FIXED = frozenset({"HOME", "USER", "LOGNAME", "TERM"})
 """Variables of the session that every run sets itself."""
 _SHORT = 6
 _PLAIN = re.compile(r"[/~.][^\s=:@]*|[\d.,:-]+|\s*")
-_NOT_SECRET = re.compile(r"AUTHOR(?!I)|KEYBOARD|KEYMAP|SESSION", re.IGNORECASE)
-"""Words that match `_SECRET_NAME` but do not mean a secret, as in DESKTOP_SESSION."""
+_NOT_SECRET = re.compile(r"AUTHOR(?!I)|KEYBOARD|KEYMAP|SESSION|TIKTOKEN|TOKENI[SZ]", re.IGNORECASE)
+"""Words that match `_SECRET_NAME` but do not mean a secret, as in DESKTOP_SESSION and TOKENIZERS_PARALLELISM."""
 _WORDS = re.compile(r"[A-Za-z]+(?:[-_./ ][A-Za-z]+)*")
 _PATH = re.compile(r"[\w./-]+", re.ASCII)
 _USERINFO = re.compile(r"://[^\s/:@]*:([^\s/@]+)@")

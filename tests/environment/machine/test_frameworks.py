@@ -88,8 +88,8 @@ def test_reports_torch_and_its_libraries(venv: Path, cache: Cache) -> None:
     ("path", "driver"),
     [
         ("/usr/lib/x86_64-linux-gnu/libcuda.so.1", True),
-        ("/usr/lib/x86_64-linux-gnu/libcuda.so.580.65.06", True),
-        ("/usr/lib/x86_64-linux-gnu/libnvidia-ptxjitcompiler.so.580.65.06", True),
+        ("/usr/lib/x86_64-linux-gnu/libcuda.so.580.159.04", True),
+        ("/usr/lib/x86_64-linux-gnu/libnvidia-ptxjitcompiler.so.580.159.04", True),
         ("/usr/lib/wsl/lib/libdxcore.so", True),
         ("/usr/lib/x86_64-linux-gnu/libcudart.so.13", False),
         ("/venv/nvidia/cu13/lib/libnvrtc.so.13", False),
@@ -116,7 +116,7 @@ def test_the_cached_report_is_returned_while_nothing_changed(venv: Path, cache: 
     "change",
     [
         {"state": "2"},
-        {"machine": ["driver 580.65.06"]},
+        {"machine": ["driver 580.159.04"]},
         {"OMP_NUM_THREADS": "1"},
         {"CUDA_VISIBLE_DEVICES": "1"},
         {"LD_LIBRARY_PATH": "/opt/other"},

@@ -56,9 +56,7 @@ def test_an_arm_processor_is_described_by_its_numbers(tmp_path: Path) -> None:
 def test_gpus_of_both_vendors_are_listed_by_their_drivers(tmp_path: Path) -> None:
     """A desktop may have an integrated AMD GPU and an NVIDIA card. The CPU is a node of AMD's compute driver too."""
     kfd, nvidia = "sys/class/kfd/kfd/topology/nodes", "proc/driver/nvidia"
-    version = (
-        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build  (dvs-builder@U22)\nGCC version: gcc\n"
-    )
+    version = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (dvs-builder@U22)\nGCC version: gcc\n"
     texts = {
         f"{nvidia}/version": version,
         f"{nvidia}/gpus/0000:07:00.0/information": "Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:   \t\t 0\nGPU UUID: \t GPU-1\n",
@@ -73,7 +71,7 @@ def test_gpus_of_both_vendors_are_listed_by_their_drivers(tmp_path: Path) -> Non
     }
     facts = host(root=files(tmp_path, texts))
     assert facts.gpus == ("NVIDIA H100 80GB HBM3", "NVIDIA H100 80GB HBM3", "AMD Instinct MI300X", "raphael")
-    assert (facts.nvidia, facts.amdgpu) == ("580.65.06", "6.12.12")
+    assert (facts.nvidia, facts.amdgpu) == ("580.159.04", "6.12.12")
 
 
 def test_a_driver_of_the_kernel_has_no_version(tmp_path: Path) -> None:

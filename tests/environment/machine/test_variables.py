@@ -91,6 +91,8 @@ def test_stored_text_must_not_contain_unlisted_values() -> None:
         ("LOGNAME", "ann.smith"),
         ("HOSTNAME", "gpu-node-01"),
         ("DESKTOP_SESSION", "ubuntu"),
+        ("TIKTOKEN_CACHE_DIR", "/opt/caches/tiktoken-files"),
+        ("TOKENIZERS_PARALLELISM", "false_or_true"),
         ("XDG_SESSION_TYPE", "wayland"),
         ("GDMSESSION", "ubuntu"),
         ("AUTHOR", "ann.smith"),

@@ -1,7 +1,7 @@
 """Machines with GPUs: the files of drivers, device files that are /dev/null, and a library with the name of the driver's.
 
-The texts are written after public descriptions (NVIDIA's driver README and MIG guide, the kernel's kfd_topology.c). No machine
-with a GPU was available.
+NVIDIA's version and information are those of a machine with an H100, with other UUIDs and addresses. The other texts are written
+after public descriptions (NVIDIA's MIG guide, the kernel's kfd_topology.c).
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from tests.parts import need
 SPEC = Path(__file__).with_name("nvidia.yaml")
 UUID = "GPU-{0}{0}{0}{0}{0}{0}{0}{0}-aaaa-bbbb-cccc-0123456789ab"
 _INFORMATION = """Model: \t\t NVIDIA H100 80GB HBM3
-IRQ:   \t\t 18
+IRQ:   \t\t 41
 GPU UUID: \t {uuid}
-Video BIOS: \t 96.00.61.00.01
+Video BIOS: \t 96.00.da.00.0c
 Bus Type: \t PCIe
 DMA Size: \t 52 bits
 DMA Mask: \t 0xfffffffffffff
 Bus Location: \t {address}
 Device Minor: \t {minor}
-GPU Firmware: \t 580.65.06
+GPU Firmware: \t 580.159.04
 GPU Excluded:\t No
 """
-_VERSION = """NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build  (dvs-builder@U22-I3-AF05-07-5)  Sun Jul 27 07:15:13 UTC 2025
-GCC version:  gcc version 12.3.0 (Ubuntu 12.3.0-1ubuntu1~22.04)
+_VERSION = """NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (nixbld@)\x20\x20
+GCC version:  gcc version 15.3.0 (GCC)\x20
 """
 
 
@@ -47,7 +47,7 @@ def nvidia(root: Path, *, mig: bool = False, device_files: bool = True) -> Path:
     caps = ("nvidia-caps/nvidia-cap30", "nvidia-caps/nvidia-cap31") if mig else ()
     for name in ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia0", "nvidia1", *caps) if device_files else ():
         device_file(root / "dev" / name)
-    library = driver_library(root / "lib/libcuda.so.580.65.06")
+    library = driver_library(root / "lib/libcuda.so.580.159.04")
     (root / "bin").mkdir(exist_ok=True)
     (root / "bin/nvidia-smi").write_text("#!/bin/sh\necho two GPUs\n")
     (root / "bin/nvidia-smi").chmod(0o755)
