@@ -53,7 +53,7 @@ from repro_env.runs.start.request import (
 from repro_env.runs.start.snapshot import Snapshot
 from repro_env.runs.start.sourcedirectory import SourceDirectory
 from repro_env.sandbox import limits as enforcement
-from repro_env.sandbox import plan
+from repro_env.sandbox import plan, programs
 from repro_env.sandbox.host import HostRunner
 from repro_env.sandbox.runner import Runner
 from repro_env.sandbox.session import FORWARDED
@@ -248,6 +248,8 @@ def prepare(options: RunOptions, opened: Opened, *, compiles: bool, is_here: boo
         from repro_env.runs.execution import engine  # slow to import
 
         engine.check()
+    elif options.runner in programs.RUNNERS:
+        programs.RUNNERS[options.runner].find()
     if not is_host:
         layers.check_platform(spec)
     gpus = Gpus()

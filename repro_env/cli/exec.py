@@ -102,8 +102,8 @@ def command(
         RunnerName | None,
         value(
             "NAME",
-            "embedded (default): run in the image. docker: run in a container of Docker or Podman. host: run in the live "
-            "environment, without isolation.",
+            "embedded (default): run in the image. docker: run in a container of Docker or Podman. charliecloud, apptainer: let "
+            "ch-run or apptainer start the image. host: run in the live environment, without isolation.",
         ),
     ] = None,
     gpus: Annotated[

@@ -83,7 +83,7 @@ def command(
         RunnerName | None,
         value(
             "NAME",
-            "Use the runner embedded, docker or host (the live environment, with a private copy of the source). "
+            "Use the runner embedded, docker, charliecloud, apptainer or host (the live environment, with a private copy of the source). "
             "Default: the recorded runner, but embedded for a run on the host.",
         ),
     ] = None,

@@ -221,7 +221,7 @@ def request(
     start = run.start
     if start.term is not None:
         environ = {**environ, "TERM": start.term}
-    runner = runner or ("docker" if start.runner == "docker" else "embedded")
+    runner = runner or ("embedded" if start.runner == "host" else start.runner)
     return RunOptions(
         command=start.command,
         here=Path(start.cwd),

@@ -7,7 +7,8 @@ Both have a connection to the supervisor (`sandbox.session`), which sends one by
 If the supervisor dies, the run ends. `attend` waits for a command that has already been started, and DESCRIPTOR is the
 connection. `start` is for a container: it connects to SOCKET, and first receives standard streams and a launch (argv, env, cwd,
 umask, fixed_addresses, filter, terminal), whose length precedes it in eight bytes. So the engine, which records the variables of
-a container, never gets those of the command. Standard library only, Python 3.8 and later: the image's own interpreter runs it.
+a container, never gets those of the command. `isolation` is what a container program does not do, and `promises` is what is
+checked before the command starts (`sandbox.programs`). Standard library only, Python 3.8 and later: the image's own interpreter runs it.
 """
 
 import _thread
@@ -20,7 +21,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from typing import Any
 
 FORWARDED = {signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2}
@@ -32,6 +33,8 @@ SI_USER = 0
 ADDR_NO_RANDOMIZE = 0x0040000
 """A flag of personality(2) for the programs that this process starts."""
 PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS, SECCOMP_MODE_FILTER = 4, 22, 38, 2
+PR_CAPBSET_DROP, CLONE_NEWUSER = 24, 0x10000000
+CAPABILITY_VERSION_3 = 0x20080522
 COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
 
 
@@ -48,6 +51,11 @@ def start(connection: socket.socket) -> None:
     while len(text) < int.from_bytes(size, "big"):
         text += connection.recv(1 << 16) or os._exit(1)
     launch = json.loads(text)
+    broken = prepare(launch)
+    if broken:
+        hint = "run `repro-env doctor`, or use another runner"
+        send(connection, {"type": "failed", "kind": "SandboxError", "what": broken, "where": "", "hint": hint})
+        os._exit(1)
     notes = ["addresses: random (%s)" % why for why in attempt(fix_addresses)] if launch["fixed_addresses"] else []
     notes += ["init: the command can trace it (%s)" % why for why in attempt(forbid_tracing)]
     notes += ["system calls: only the engine's filter (%s)" % why for why in attempt(filter_calls, launch["filter"])]
@@ -73,6 +81,68 @@ def start(connection: socket.socket) -> None:
     if reason:
         ended["refused"] = json.loads(reason)
     send(connection, ended)
+
+
+def prepare(launch: "dict[str, Any]") -> str:
+    """Isolate this process if the container program does not, and check what it promises. Return what is wrong, as a clause."""
+    if "isolation" in launch:
+        try:
+            isolate(launch["isolation"])
+        except OSError as error:
+            return "the kernel refuses to isolate the run (%s)" % error
+    if os.getpid() != 1:  # it kills every process that it can
+        return "the container has no PID namespace of its own"
+    return next(find_broken_promises(launch["promises"]), "") if "promises" in launch else ""
+
+
+def isolate(isolation: "dict[str, Any]") -> None:
+    """As uid 0 of a user namespace: enter more namespaces, become PID 1, mount, and become the caller without capabilities."""
+    import ctypes
+    import fcntl
+    import struct
+
+    call("unshare", isolation["namespaces"])
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        os._exit(0)
+    for source, target, kind, flags, options in isolation["mounts"]:
+        words = [None if word is None else os.fsencode(word) for word in (source, target, kind, options)]
+        try:
+            call("mount", *words[:3], ctypes.c_ulong(flags), words[3])
+        except OSError as error:
+            raise OSError(error.errno, "mount: %s" % error.strerror, target) from None
+    hostname = isolation["hostname"].encode()
+    call("sethostname", hostname, len(hostname))
+    if isolation["loopback"]:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as interface:
+            fcntl.ioctl(interface, 0x8914, struct.pack("16sH22x", b"lo", 1))  # SIOCSIFFLAGS, IFF_UP
+    call("unshare", CLONE_NEWUSER)
+    for number, name in enumerate(("uid", "gid")):
+        with open("/proc/self/%s_map" % name, "w") as file:
+            file.write("%d 0 1" % isolation["user"][number])
+    with open("/proc/sys/kernel/cap_last_cap") as file:
+        for capability in range(int(file.read()) + 1):  # or else the kernel resets personality(2) when uid 0 starts a program
+            call("prctl", PR_CAPBSET_DROP, *[ctypes.c_ulong(word) for word in (capability, 0, 0, 0)])
+    call("capset", struct.pack("=Ii", CAPABILITY_VERSION_3, 0), bytes(24))
+
+
+def find_broken_promises(promises: "dict[str, Any]") -> "Iterator[str]":
+    if [os.getuid(), os.getgid()] != promises["user"]:
+        yield "the command would run as uid %d and not as the caller" % os.getuid()
+    if os.readlink("/proc/self/ns/net") == promises["network"]:
+        yield "the container has this machine's network"
+    for path in promises["read_only"]:
+        if not os.statvfs(path).f_flag & os.ST_RDONLY:
+            yield "the container can write to %s" % path
+    path, text = promises["marker"]
+    try:
+        with open(path, encoding="utf-8") as file:
+            found = file.read()
+    except OSError:
+        found = ""
+    if found != text:
+        yield "the container does not have the image of the spec (%s differs)" % path
 
 
 def send(connection: socket.socket, message: "dict[str, Any]") -> None:
@@ -249,9 +319,9 @@ def count_oom_kills() -> int:
 
 
 if __name__ == "__main__":
-    if os.getpid() != 1:  # it kills every process that it can
-        sys.exit("error: init.py must run as PID 1, because it kills all other processes")
     if sys.argv[1] == "attend":
+        if os.getpid() != 1:  # it kills every process that it can
+            sys.exit("error: init.py must run as PID 1, because it kills all other processes")
         supervisor = socket.socket(fileno=int(sys.argv[3]))
         send(supervisor, {"type": "ended", "status": attend(int(sys.argv[2]), supervisor)})
     else:

@@ -307,6 +307,18 @@ def _report(write: int, step: Step, act: Callable[[], object]) -> bool:
     return number == 0
 
 
+def find_program(name: str) -> Finding:
+    """The finding for a container program, which only `exec --runner NAME` needs."""
+    from repro_env.sandbox.programs import RUNNERS
+
+    runner = RUNNERS[name]
+    try:
+        path, version = runner.find()
+    except SandboxError as error:
+        return Finding(name=name, state="absent", text=f"{error.what}; only --runner {name} needs it", fix=error.hint)
+    return Finding(name=name, state="ok", text=f"{runner.program} {version} at {path}")
+
+
 def find_engine() -> Finding:
     """The finding for the engine that `exec --runner docker` would use."""
     from repro_env.sandbox.docker.runner import check_engine

@@ -74,7 +74,7 @@ class Place:
         self.layers = [rootfs.digest(1), rootfs.digest(2), rootfs.digest(3)]
         self.overlay = True
         self.engine = ""
-        """The address of an engine; empty for the embedded runner."""
+        """The address of an engine, or the name of a program; empty for the embedded runner."""
         self.image = ""
         """The ID of the image in the engine."""
         self.count = 0

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from repro_env.sandbox import programs
 from repro_env.sandbox.embedded.runner import EmbeddedRunner
 from repro_env.sandbox.image import Image
 from repro_env.sandbox.runner import Runner
@@ -26,7 +27,7 @@ class Plan(msgspec.Struct):
     overlay: bool
     answer: str
     engine: str = ""
-    """The address of an engine; empty for the embedded runner."""
+    """The address of an engine, or the name of a program; empty for the embedded runner."""
 
 
 class Answer(msgspec.Struct):
@@ -40,7 +41,9 @@ class Answer(msgspec.Struct):
 def run(plan: Plan, layer: Callable[[str], Path | None], store: Path, directory: Path) -> Outcome:
     image = Image(layer, merged=store / "merged", interpreter="/bin/python")
     runner: Runner = EmbeddedRunner(image, overlay=plan.overlay, hidden=HIDDEN)
-    if plan.engine:
+    if plan.engine in programs.RUNNERS:
+        runner = programs.RUNNERS[plan.engine](image, hidden=HIDDEN)
+    elif plan.engine:
         from repro_env.io import engine as engines
         from repro_env.sandbox.docker.runner import DockerRunner, check_engine
 

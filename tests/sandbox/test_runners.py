@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from repro_env.io import engine as engines
 from repro_env.oci import paths
 from repro_env.sandbox import gpus
 from repro_env.sandbox.docker.container import LABEL
+from repro_env.sandbox.programs.charliecloud import CharliecloudRunner
 from repro_env.schema.run import ImageTree, Limits, Mount
 from tests.fakes import gpus as fake_gpus
 from tests.fakes import rootfs
@@ -51,7 +53,9 @@ def podman(image: Path) -> Iterator[tuple[str, str]]:
 def open_runner(request: pytest.FixtureRequest, stores: Callable[[int], Path], runner: str) -> Iterator[Place]:
     need(os.getuid() == 0, "uid 0 to run in an engine")
     with open_place(stores(0), 0) as place:
-        if runner != "embedded":
+        if runner == "charliecloud":
+            place.engine = runner
+        elif runner != "embedded":
             place.engine, place.image = request.getfixturevalue(runner)
         yield place
 
@@ -61,7 +65,7 @@ def embedded_or_docker(request: pytest.FixtureRequest, stores: Callable[[int], P
     yield from open_runner(request, stores, request.param)
 
 
-@pytest.fixture(params=["embedded", "docker", "podman"])
+@pytest.fixture(params=["embedded", "docker", "podman", "charliecloud"])
 def any_runner(request: pytest.FixtureRequest, stores: Callable[[int], Path]) -> Iterator[Place]:
     yield from open_runner(request, stores, request.param)
 
@@ -174,10 +178,14 @@ def test_all_runners_give_a_command_the_same_environment_and_outputs(any_runner:
     assert not {name for name in seen["interfaces"] if name.startswith(("eth", "en", "docker"))}
     outcome = result.outcome
     assert (outcome.exit_code, outcome.signal, outcome.out_of_memory) == (7, 0, False)
-    assert outcome.isolation == ("docker" if any_runner.engine else "embedded")
+    program = "charliecloud" * (any_runner.engine == "charliecloud")
+    assert outcome.isolation == (program or ("docker" if any_runner.engine else "embedded"))
     assert (result.files, result.answer.removed) == ({"out.txt": "new\n"}, ("old.txt",))
     assert sorted(path.name for path in result.directory.iterdir() if path.suffix != ".log") == ["files"]
-    if any_runner.engine:
+    if program:
+        user = "user: uid 0 in the run is uid 0 on the host"
+        assert outcome.means == (f"ch-run {CharliecloudRunner.find()[1]}", "bytecode: none", user)
+    elif any_runner.engine:
         with engines.connect(any_runner.engine) as engine:
             product = f"engine: {engine.facts.product} {engine.facts.version}"
             assert not engine.client.api.containers(all=True, filters={"label": LABEL})
@@ -189,7 +197,8 @@ def test_addresses_are_fixed_or_the_record_has_the_reason(any_runner: Place) -> 
     result = any_runner.python(code, fixed_addresses=True)
     refused = [means for means in result.outcome.means if means.startswith("addresses: random (")]
     assert (result.outcome.exit_code, result.stdout[:2]) == (0, "0 " if refused else "1 ")
-    assert bool(refused) == bool(any_runner.engine), "the engines' default seccomp rules refuse it"
+    is_engine = any_runner.engine.startswith("unix:")
+    assert bool(refused) == is_engine, "the engines' default seccomp rules refuse it"
     if not refused:
         assert any_runner.python(code, fixed_addresses=True).stdout == result.stdout, "the order of a set of objects"
 
@@ -369,6 +378,17 @@ def test_a_plain_user_can_run_in_docker(
         assert result.outside == {"home/ann/x": "x\n"}
         assert (result.directory / "files/new").stat().st_uid == PLAIN
         assert sorted(path.name for path in result.directory.iterdir() if path.suffix != ".log") == ["files", "outside"]
+
+
+@pytest.mark.parametrize("uid", [0, PLAIN])
+def test_charliecloud_runs_as_root_and_as_a_plain_user(stores: Callable[[int], Path], uid: int) -> None:
+    need(shutil.which("ch-run"), "ch-run (package charliecloud)")
+    with open_place(stores(uid), uid) as place:
+        place.engine = "charliecloud"
+        place.python("open('new', 'w').write('x'); open('/home/ann/x', 'w').write('y')")
+        result = place.sh("id -u; grep Cap /proc/self/status; ! touch /bin/sh; ! touch /x; ls /proc; echo new > new; rm old.txt")
+        print(result)
+        assert 0
 
 
 def test_a_command_outlives_the_connection_to_the_engine(docker_place: Place, docker: tuple[str, str]) -> None:

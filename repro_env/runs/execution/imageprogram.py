@@ -10,7 +10,7 @@ from pathlib import Path
 from repro_env.io import package
 from repro_env.oci import paths
 from repro_env.runs.start.request import RunOptions
-from repro_env.sandbox import plan
+from repro_env.sandbox import plan, programs
 from repro_env.sandbox.image import Image
 from repro_env.sandbox.runner import Runner
 from repro_env.schema.environment import Variable
@@ -23,7 +23,7 @@ from repro_env.store.store import Store
 def runner(
     spec: Spec, options: RunOptions, store: Store, *, bytecode: Path | None = None, hidden: Collection[str] | None = None
 ) -> Runner:
-    """Return the embedded runner, or the Docker runner if `options` name it. `hidden` is as in `Runner`."""
+    """Return the runner that `options` name, except the host runner. `hidden` is as in `Runner`."""
     image = Image(
         store.layers.path,
         merged=store.root / "merged",
@@ -34,6 +34,8 @@ def runner(
         from repro_env.sandbox.docker.runner import DockerRunner
 
         return DockerRunner(image, hidden=hidden)
+    if options.runner in programs.RUNNERS:
+        return programs.RUNNERS[options.runner](image, hidden=hidden)
     from repro_env.sandbox.embedded.runner import EmbeddedRunner
 
     return EmbeddedRunner(image, hidden=hidden)

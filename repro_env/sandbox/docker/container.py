@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import os
 
-from repro_env.oci import paths as layout
-from repro_env.sandbox import memory
+from repro_env.sandbox import handover, memory
 from repro_env.sandbox.embedded import rootfs
 from repro_env.sandbox.image import Mounts
 from repro_env.schema.run import Launch
 
-CONTROL = "/.repro-env/control"
-"""Where the directory with the socket is in the container."""
-SOCKET = "supervisor"
-"""The name of the socket to which `init.py` connects."""
 LABEL = "io.repro-env.run"
 """Label of every container that we create. Its value is the ID of the run."""
-_INIT = f"{layout.SEEDS}/guest/init.py"
 _WRITABLE = "rw,exec,nosuid,nodev,mode=1777"
 
 
@@ -72,7 +66,7 @@ def to_container(launch: Launch, mounts: Mounts, interpreter: str, *, keep_id: b
         host["UsernsMode"] = "keep-id"
     return {
         "Image": launch.image,
-        "Entrypoint": [interpreter, "-I", "-S", "-B", _INIT, "start", f"{CONTROL}/{SOCKET}"],
+        "Entrypoint": handover.command(interpreter),
         "Cmd": [],
         "User": f"{launch.user.uid}:{launch.user.gid}",
         "WorkingDir": "/",

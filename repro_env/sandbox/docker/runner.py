@@ -11,27 +11,20 @@ The engine only starts the container and removes it at its end. If this process 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import socket
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 
 from repro_env.io import engine as engines
 from repro_env.io.engine import Engine
-from repro_env.sandbox import command, session, workspace
-from repro_env.sandbox.docker import container, mounts
-from repro_env.sandbox.embedded import seccomp
+from repro_env.sandbox import command, handover, mounts, session, workspace
+from repro_env.sandbox.docker import container
 from repro_env.sandbox.image import Image, image_means
 from repro_env.sandbox.runner import Runner, outcome
 from repro_env.sandbox.streams import Streams
 from repro_env.schema import redact
-from repro_env.schema.environment import values_of
 from repro_env.schema.errors import EngineError
 from repro_env.schema.run import Launch, Outcome
-
-_PAUSE = 0.5
-"""Seconds between two checks whether the container still runs, until `init.py` connects."""
 
 
 class DockerRunner(Runner):
@@ -54,7 +47,7 @@ class DockerRunner(Runner):
             control.mkdir(mode=0o700)
             made = mounts.make(launch, directory, self._image, control)
             request = container.to_container(launch, made, self._image.interpreter, keep_id=keep_id)
-            listener = stack.enter_context(_listen(control))
+            listener = stack.enter_context(handover.listen(control))
             with engine.talk("create the container"):
                 created = engine.client.api.create_container_from_config(request, f"repro-env-{launch.run_id}")
             container_id = created["Id"]
@@ -62,8 +55,16 @@ class DockerRunner(Runner):
             with engine.talk("start the container"):
                 engine.client.api.start(container_id)
             with session.queue_signals() as queue:
-                connection = stack.enter_context(_accept(listener, engine, container_id))
-                _send_launch(connection, launch, streams)
+                connection = handover.accept(listener, lambda: _is_running(engine, container_id))
+                if connection is None:
+                    raise EngineError(
+                        "the container ended before the command started: the engine cannot mount this machine's directories, or the "
+                        "image's Python does not start in the container",
+                        where=engine.address,
+                        hint="use an engine on this machine, or the embedded runner",
+                    )
+                stack.enter_context(connection)
+                handover.send(connection, launch, streams)
                 result = session.attend(connection, queue, streams, launch.limits)
             if result.ended is not None and result.ended.refused is not None:
                 raise command.refusal(launch, *result.ended.refused)
@@ -75,56 +76,10 @@ class DockerRunner(Runner):
         return outcome(result.code, "docker", means, starved=starved, interrupted=result.interrupted, timed_out=result.timed_out)
 
 
-@contextlib.contextmanager
-def _listen(directory: Path) -> Iterator[socket.socket]:
-    """Listen on the socket `container.SOCKET` in a directory."""
-    with socket.socket(socket.AF_UNIX) as listener:
-        handle = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            listener.bind(f"/proc/self/fd/{handle}/{container.SOCKET}")  # the path of the directory may be too long
-        finally:
-            os.close(handle)
-        listener.listen()
-        listener.settimeout(_PAUSE)
-        yield listener
-
-
-def _accept(listener: socket.socket, engine: Engine, container_id: str) -> socket.socket:
-    """Wait until `init.py` connects, and accept no other connection. Raises `EngineError` if the container has ended before."""
-    while True:
-        try:
-            connection, _ = listener.accept()
-        except TimeoutError:
-            with contextlib.suppress(EngineError), engine.talk("inspect the container"):
-                if engine.client.api.inspect_container(container_id)["State"]["Running"]:
-                    continue
-            raise EngineError(
-                "the container ended before the command started: the engine cannot mount this machine's directories, or the "
-                "image's Python does not start in the container",
-                where=engine.address,
-                hint="use an engine on this machine, or the embedded runner",
-            ) from None
-        listener.close()
-        return connection
-
-
-def _send_launch(connection: socket.socket, launch: Launch, streams: Streams) -> None:
-    """Send the command and its streams to `init.py`."""
-    umask = os.umask(0o022)
-    os.umask(umask)
-    program = seccomp.program(os.uname().machine, root=launch.user.uid == 0) or b""
-    values = {
-        "argv": launch.argv,
-        "env": values_of(launch.env),
-        "cwd": launch.cwd,
-        "umask": umask,
-        "fixed_addresses": launch.fixed_addresses,
-        "filter": program.hex(),
-        "terminal": streams.controlling,
-    }
-    data = json.dumps(values).encode("ascii")  # not msgspec, because an argument may have bytes that are not UTF-8
-    socket.send_fds(connection, [len(data).to_bytes(8, "big")], [streams.ends[stream] for stream in (0, 1, 2)])
-    connection.sendall(data)
+def _is_running(engine: Engine, container_id: str) -> bool:
+    with contextlib.suppress(EngineError), engine.talk("inspect the container"):
+        return bool(engine.client.api.inspect_container(container_id)["State"]["Running"])
+    return False
 
 
 def _remove(engine: Engine, container_id: str) -> None:

@@ -20,7 +20,9 @@ from repro_env.sandbox.workspace import make_file_point
 from repro_env.schema.errors import RunError, SandboxError
 from repro_env.schema.run import Launch, User
 
-_DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+DEVICE_LINKS = {"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2"}
+"""Symlinks in /dev."""
 _RESTRICTED = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
 _HIDDEN_IN_PROC = (
     "acpi kcore key-users keys kpagecgroup kpagecount kpageflags latency_stats pagetypeinfo sched_debug scsi slabinfo "
@@ -218,15 +220,15 @@ def _sys(old: int) -> list[str]:
 
 def _dev(old: int, console: str) -> list[str]:
     kernel.mount("tmpfs", "/dev", "tmpfs", kernel.MS_NOSUID | kernel.MS_NOEXEC, "mode=0755")
-    for name in _DEVICES:
+    for name in DEVICES:
         if os.path.lexists(f"/proc/self/fd/{old}/dev/{name}"):
             make_file_point(f"/dev/{name}")
             kernel.bind(f"/proc/self/fd/{old}/dev/{name}", f"/dev/{name}")
     if console:
         make_file_point("/dev/console")
         kernel.bind(f"/proc/self/fd/{old}{console}", "/dev/console")
-    for name, target in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
-        Path("/dev", name).symlink_to(f"/proc/self/fd{target}")
+    for name, target in DEVICE_LINKS.items():
+        Path("/dev", name).symlink_to(target)
     os.mkdir("/dev/shm")  # noqa: PTH102, S108
     kernel.mount("tmpfs", "/dev/shm", "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=1777")  # noqa: S108
     os.mkdir("/dev/pts")  # noqa: PTH102

@@ -15,9 +15,10 @@ import pytest
 from repro_env.io.engine import Engine, Facts
 from repro_env.io.package import GUEST
 from repro_env.oci import paths
-from repro_env.sandbox.docker import container, runner
+from repro_env.sandbox import handover
+from repro_env.sandbox.docker import runner
 from repro_env.sandbox.docker.container import to_container
-from repro_env.sandbox.docker.mounts import cover, find_in_image, writable_directories
+from repro_env.sandbox.mounts import cover, find_in_image, writable_directories
 from repro_env.schema.environment import Variable
 from repro_env.schema.errors import EngineError
 from repro_env.schema.run import Gpus, HostFile, ImageTree, Launch, Mount, User
@@ -65,7 +66,7 @@ def test_a_container_has_no_privileges() -> None:
         ("/tmp", "/runs/x/outside/tmp", False),
         ("/data/deep", "/d", True),
     ]
-    command = [f"{paths.SEEDS}/guest/init.py", "start", f"{container.CONTROL}/{container.SOCKET}"]
+    command = [f"{paths.SEEDS}/guest/init.py", "start", f"{handover.CONTROL}/{handover.SOCKET}"]
     assert made["Entrypoint"] == ["/opt/python/bin/python3", "-I", "-S", "-B", *command]
     text = json.dumps(made)
     assert not [word for word in ("hunter2", "SECRET_TOKEN", "train.py") if word in text], "engines store what they receive"

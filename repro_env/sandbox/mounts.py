@@ -15,8 +15,8 @@ from pathlib import Path
 
 from repro_env.oci.paths import is_below
 from repro_env.sandbox import filesystem, workspace
-from repro_env.sandbox.docker.container import CONTROL
 from repro_env.sandbox.embedded import rootfs
+from repro_env.sandbox.handover import CONTROL
 from repro_env.sandbox.image import Image, Mounts
 from repro_env.sandbox.outputs import OUTSIDE
 from repro_env.schema.errors import RunError
@@ -64,10 +64,10 @@ def cover(paths: Collection[str], merged: Path, mounts: Mounts, outside: Path) -
             own.mkdir(parents=True, exist_ok=True)
             own.chmod(0o1777 if path in workspace.TEMPORARY else 0o755)
             yield path, (str(own), False)
-            yield from _fill(own, path, merged, {*mounts, *paths})
+            yield from fill(own, path, merged, {*mounts, *paths})
 
 
-def _fill(own: Path, path: str, merged: Path, targets: set[str]) -> Iterator[tuple[str, tuple[str, bool]]]:
+def fill(own: Path, path: str, merged: Path, targets: set[str]) -> Iterator[tuple[str, tuple[str, bool]]]:
     """Fill the cover `own` with the image's files at `path`: links and directories are created, files are mounted."""
     original = find_in_image(merged, path)
     if original is None or not original.is_dir():
@@ -84,7 +84,7 @@ def _fill(own: Path, path: str, merged: Path, targets: set[str]) -> Iterator[tup
         else:
             point.mkdir(mode=0o755, exist_ok=True)
             if any(other.startswith(f"{target}/") for other in targets) or _holds_only_directories(item.path):
-                yield from _fill(point, target, merged, targets)
+                yield from fill(point, target, merged, targets)
             elif target not in targets:
                 yield target, (item.path, True)
 

@@ -1,0 +1,200 @@
+"""What the runners that start a container program share.
+
+    this process         copies the source, makes private directories, forwards streams and signals
+      |  a socket
+    the container program, in the control groups of the run
+      `- init.py (PID 1) checks what the container promises, starts the command, reaps processes, reports how the command ended
+
+If this process dies, the socket is closed, and init.py ends the run.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import os
+import pwd
+import shutil
+import signal
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar, NoReturn
+
+from repro_env.io import process
+from repro_env.oci import paths
+from repro_env.sandbox import command, handover, limits, memory, mounts, session, workspace
+from repro_env.sandbox.embedded import firstprocess
+from repro_env.sandbox.image import Image, Mounts, image_means
+from repro_env.sandbox.limits import Group
+from repro_env.sandbox.runner import Runner, outcome
+from repro_env.sandbox.streams import Streams
+from repro_env.schema import redact
+from repro_env.schema.codec import Frozen
+from repro_env.schema.errors import SandboxError
+from repro_env.schema.run import Isolation, Launch, Outcome
+
+_SHOWN = 300
+"""Characters of what the program printed that an error shows."""
+
+
+class Container(Frozen, frozen=True, kw_only=True):
+    """How a program starts a container."""
+
+    arguments: tuple[str, ...]
+    """Without the command in the container."""
+    env: Mapping[str, str]
+    isolation: Mapping[str, object] | None = None
+    """What `init.py` does before the command (`guest/init.py`); None if the program isolates the run."""
+    notes: tuple[str, ...] = ()
+    """What deviates from a usual run, for the record."""
+
+
+class ProgramRunner(Runner):
+    """Runs a launch in a container that a program makes."""
+
+    name: ClassVar[Isolation]
+    program: ClassVar[str]
+    package: ClassVar[str]
+    """How to get the program."""
+
+    def __init__(self, image: Image, *, hidden: Collection[str] | None = None) -> None:
+        """Set up a runner."""
+        super().__init__(hidden=hidden)
+        self._image = image
+
+    @abc.abstractmethod
+    def container(self, launch: Launch, made: Mounts, image: Path, scratch: Path) -> Container:
+        """The container of a launch with the mounts `made`. `image` is the merged tree, `scratch` a private directory of the run.
+
+        Raises `RunError` for what the program cannot do.
+        """
+
+    @classmethod
+    def find(cls) -> tuple[str, str]:
+        """The path of the program, and its version. Raises `SandboxError`."""
+        path = shutil.which(cls.program)
+        if path is None:
+            raise SandboxError(f"{cls.program} is not on the PATH", where=f"--runner {cls.name}", hint=cls.package)
+        done = process.run([path, "--version"], env=environment(), timeout=30)
+        words = (done.stdout or done.stderr).decode(errors="replace").split()  # ch-run prints it to stderr
+        if done.code or not words:
+            raise SandboxError(f"`{cls.program} --version` failed", where=path, hint=cls.package)
+        return path, words[-1]
+
+    def run(self, launch: Launch, *, directory: Path) -> Outcome:
+        """See `Runner`."""
+        program, version = self.find()
+        directory = directory.resolve()
+        self._image.prepare(launch, directory)
+        with contextlib.ExitStack() as stack:
+            scratch = directory / workspace.SCRATCH
+            log, control = scratch / "program.log", scratch / "control"
+            control.mkdir(mode=0o700)
+            made = mounts.make(launch, directory, self._image, control)
+            made |= _make_run(made, scratch / "run")
+            image = self._image.merge(launch)
+            container = self.container(launch, made, image, scratch)
+            streams = Streams(directory, self._hidden, stack, replace_stdin=True)
+            has_starved = memory.watch_oom_kills()
+            group = stack.enter_context(limits.group(launch.limits, launch.run_id))
+            listener = stack.enter_context(handover.listen(control))
+            child = _start([program, *container.arguments, *handover.command(self._image.interpreter)], container.env, log, group)
+            stack.callback(_end, child)
+            with session.queue_signals() as queue:
+                connection = handover.accept(listener, lambda: _is_running(child))
+                if connection is None:
+                    raise self._failure(log)
+                stack.enter_context(connection)
+                more: dict[str, object] = {"promises": _promises(launch, made, image)}
+                if container.isolation is not None:
+                    more["isolation"] = container.isolation
+                handover.send(connection, launch, streams, more)
+                result = session.attend(connection, queue, streams, launch.limits)
+            if result.ended is not None and result.ended.refused is not None:
+                raise command.refusal(launch, *result.ended.refused)
+            starved = has_starved() or group.has_starved
+        user = ["user: uid 0 in the run is uid 0 on the host"] if launch.user.uid == 0 else []
+        means = [
+            f"{self.program} {version}",
+            *image_means(self._image, launch),
+            *container.notes,
+            *user,
+            *group.notes,
+            *result.notes,
+        ]
+        return outcome(result.code, self.name, means, starved=starved, interrupted=result.interrupted, timed_out=result.timed_out)
+
+    def _failure(self, log: Path) -> SandboxError:
+        """The error for a container that ended before `init.py` ran."""
+        lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+        printed = redact.line(lines[-1][:_SHOWN]) if lines else "it printed nothing"
+        return SandboxError(
+            f"{self.program} ended before the command started: {printed}",
+            where=f"--runner {self.name}",
+            hint="run `repro-env doctor` to see what this machine refuses",
+        )
+
+
+def environment() -> dict[str, str]:
+    """Variables for a container program. The caller's own could add mounts to the container."""
+    try:
+        user = pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        user = str(os.geteuid())
+    return {"PATH": os.environ.get("PATH", os.defpath), "HOME": "/", "USER": user}
+
+
+def _make_run(made: Mounts, directory: Path) -> Mounts:
+    """Make the directory for /run, with mount points. Returns its mount."""
+    directory.mkdir()
+    workspace.make_mount_points(directory, "/run", {target: os.path.isdir(source) for target, (source, _) in made.items()})  # noqa: PTH112
+    return {"/run": (str(directory), False)}
+
+
+def _promises(launch: Launch, made: Mounts, image: Path) -> dict[str, object]:
+    """What must hold in the container. `init.py` checks it, because a program may be configured not to do what it is asked."""
+    marker = mounts.find_in_image(image, paths.MARKER)
+    return {
+        "user": [launch.user.uid, launch.user.gid],
+        "network": "" if launch.network else os.readlink("/proc/self/ns/net"),  # noqa: PTH115  not a path
+        "read_only": ["/", *(target for target in made if made[target][1])],
+        "marker": [paths.MARKER, marker.read_text(encoding="utf-8") if marker is not None and marker.is_file() else ""],
+    }
+
+
+def _start(argv: Sequence[str], env: Mapping[str, str], log: Path, group: Group) -> int:
+    """Start the program in the control groups of the run, with its output in `log`. Returns its PID."""
+    null, file = os.open(os.devnull, os.O_RDONLY), os.open(log, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    child = os.fork()
+    if child == 0:
+        _become_program(argv, env, null, file, group)
+    os.close(null)
+    os.close(file)
+    return child
+
+
+def _become_program(argv: Sequence[str], env: Mapping[str, str], null: int, log: int, group: Group) -> NoReturn:
+    try:
+        for stream, handle in enumerate((null, log, log)):
+            os.dup2(handle, stream)
+        firstprocess.mark_all_but({0, 1, 2})
+        os.setsid()  # signals of the caller's terminal come from `init.py` instead
+        os.umask(0o022)
+        group.join()
+        os.execve(argv[0], list(argv), env)  # noqa: S606
+    except BaseException as error:  # noqa: BLE001  a forked process has no caller to raise to
+        os.write(2, f"{error}\n".encode(errors="replace"))
+    finally:
+        os._exit(127)
+
+
+def _is_running(child: int) -> bool:
+    return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+
+
+def _end(child: int) -> None:
+    """End the program. The connection is closed before, so the processes in the container end too."""
+    with contextlib.suppress(OSError):  # a program with the setuid bit may belong to root for a moment
+        os.kill(child, signal.SIGKILL)
+    with contextlib.suppress(ChildProcessError):  # the caller ignores SIGCHLD
+        os.waitpid(child, 0)
