@@ -33,13 +33,13 @@ class ApptainerRunner(ProgramRunner):
     program = "apptainer"
     package = "load its module or ask the administrators for Apptainer, or use another runner"
 
-    def container(self, launch: Launch, made: Mounts, image: Path, scratch: Path) -> Container:  # noqa: ARG002
+    def container(self, launch: Launch, binds: Mounts, root: Path, scratch: Path) -> Container:  # noqa: ARG002
         """See `ProgramRunner`."""
         arguments = ["exec", *_OPTIONS, f"--hostname={launch.hostname}"]
         if not launch.network:
             arguments += ["--net", "--network=none"]
-        for target in sorted(made, key=lambda path: (path.count("/"), path)):
-            arguments += ["--mount", _mount(*made[target], target)]
+        for target in sorted(binds, key=lambda path: (path.count("/"), path)):
+            arguments += ["--mount", _mount(*binds[target], target)]
         for node in launch.gpus.nodes:
             if node.source != node.target:
                 hint = "generate a CDI spec with the same paths on both sides, or use another runner"
@@ -48,7 +48,7 @@ class ApptainerRunner(ProgramRunner):
         env = environment()
         if libraries := values_of(launch.env).get("LD_LIBRARY_PATH"):  # some interpreters need it to find their libraries
             env["APPTAINERENV_LD_LIBRARY_PATH"] = libraries
-        return Container(arguments=(*arguments, str(image)), env=env)
+        return Container(arguments=(*arguments, str(root)), env=env)
 
 
 def _mount(source: str, read_only: bool, target: str) -> str:

@@ -2,8 +2,6 @@
 
 ch-run leaves much of the host in the container: the network, processes, /dev, and every mount is writable. But it can make the
 first process uid 0 of its user namespace, which may do the rest: `init.py` gets a list of mounts, and drops everything afterwards.
-
-ch-run mounts only on what exists. So the root is a directory of the run with mount points, where the image's directories are mounted.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from repro_env.oci.paths import is_below
-from repro_env.sandbox import filesystem, kernel, mounts, workspace
+from repro_env.sandbox import filesystem, kernel, workspace
 from repro_env.sandbox.embedded import rootfs
 from repro_env.sandbox.image import Mounts
 from repro_env.sandbox.programs.runner import Container, ProgramRunner, environment
@@ -40,21 +38,12 @@ class CharliecloudRunner(ProgramRunner):
     program = "ch-run"
     package = "install Charliecloud (Debian: apt-get install charliecloud), load its module, or use another runner"
 
-    def container(self, launch: Launch, made: Mounts, image: Path, scratch: Path) -> Container:
+    def container(self, launch: Launch, binds: Mounts, root: Path, scratch: Path) -> Container:
         """See `ProgramRunner`."""
-        root = scratch / "image"
         nodes = {f"/dev/{name}": f"/dev/{name}" for name in rootfs.DEVICES} | {
             node.target: node.source for node in launch.gpus.nodes
         }
-        needed = dict.fromkeys(("/dev", "/proc", "/sys", "/tmp"), True)  # noqa: S108
-        root.mkdir()
-        binds = dict(mounts.fill(root, "", image, {*made, *needed})) | made
-        points = needed | {target: os.path.isdir(source) for target, (source, _) in binds.items()}  # noqa: PTH112
-        workspace.make_mount_points(root, "", points)
-        (root / "etc").rename(scratch / "etc")  # so that ch-run does not find the host's files' places in it
-        (root / "etc").mkdir()
-        binds["/etc"] = str(scratch / "etc"), True
-        binds["/dev"] = str(_make_devices(scratch / "dev", nodes)), True
+        binds = {**binds, "/dev": (str(_make_devices(scratch / "dev", nodes)), True)}
         sources = {target: source for target, (source, _) in binds.items()} | nodes
         if not launch.network:
             sources[f"/dev/{_CGROUP}"] = "/sys/fs/cgroup"

@@ -33,6 +33,8 @@ from repro_env.schema.codec import Frozen
 from repro_env.schema.errors import SandboxError
 from repro_env.schema.run import Isolation, Launch, Outcome
 
+_ROOT = "image"
+"""Directory with the root of the container, in the run's directory for what is not an output."""
 _SHOWN = 300
 """Characters of what the program printed that an error shows."""
 
@@ -63,8 +65,8 @@ class ProgramRunner(Runner):
         self._image = image
 
     @abc.abstractmethod
-    def container(self, launch: Launch, made: Mounts, image: Path, scratch: Path) -> Container:
-        """The container of a launch with the mounts `made`. `image` is the merged tree, `scratch` a private directory of the run.
+    def container(self, launch: Launch, binds: Mounts, root: Path, scratch: Path) -> Container:
+        """The container of a launch, in which `binds` are mounted on `root`. `scratch` is a private directory of the run.
 
         Raises `RunError` for what the program cannot do.
         """
@@ -90,10 +92,9 @@ class ProgramRunner(Runner):
             scratch = directory / workspace.SCRATCH
             log, control = scratch / "program.log", scratch / "control"
             control.mkdir(mode=0o700)
-            made = mounts.make(launch, directory, self._image, control)
-            made |= _make_run(made, scratch / "run")
             image = self._image.merge(launch)
-            container = self.container(launch, made, image, scratch)
+            binds = _make_root(mounts.make(launch, directory, self._image, control), image, scratch)
+            container = self.container(launch, binds, scratch / _ROOT, scratch)
             streams = Streams(directory, self._hidden, stack, replace_stdin=True)
             has_starved = memory.watch_oom_kills()
             group = stack.enter_context(limits.group(launch.limits, launch.run_id))
@@ -105,7 +106,7 @@ class ProgramRunner(Runner):
                 if connection is None:
                     raise self._failure(log)
                 stack.enter_context(connection)
-                more: dict[str, object] = {"promises": _promises(launch, made, image)}
+                more: dict[str, object] = {"promises": _promises(launch, binds, image)}
                 if container.isolation is not None:
                     more["isolation"] = container.isolation
                 handover.send(connection, launch, streams, more)
@@ -144,20 +145,31 @@ def environment() -> dict[str, str]:
     return {"PATH": os.environ.get("PATH", os.defpath), "HOME": "/", "USER": user}
 
 
-def _make_run(made: Mounts, directory: Path) -> Mounts:
-    """Make the directory for /run, with mount points. Returns its mount."""
-    directory.mkdir()
-    workspace.make_mount_points(directory, "/run", {target: os.path.isdir(source) for target, (source, _) in made.items()})  # noqa: PTH112
-    return {"/run": (str(directory), False)}
+def _make_root(made: Mounts, image: Path, scratch: Path) -> Mounts:
+    """Make the root of the container, with mount points for the mounts `made` and for the directories of the image.
+
+    Programs mount only on what exists, and follow symlinks of the image. Returns all mounts.
+    """
+    root, etc, run = scratch / _ROOT, scratch / "etc", scratch / "run"
+    root.mkdir()
+    run.mkdir()
+    needed = dict.fromkeys(("/dev", "/proc", "/sys", "/run", "/tmp", "/etc"), True)  # noqa: S108
+    binds = dict(mounts.fill(root, "", image, {*made, *needed})) | made
+    points = {target: os.path.isdir(source) for target, (source, _) in binds.items()}  # noqa: PTH112
+    workspace.make_mount_points(root, "", needed | points)
+    workspace.make_mount_points(run, "/run", points)
+    (root / "etc").rename(etc)  # or else ch-run mounts files of this machine in it
+    (root / "etc").mkdir()
+    return binds | {"/etc": (str(etc), True), "/run": (str(run), False)}
 
 
-def _promises(launch: Launch, made: Mounts, image: Path) -> dict[str, object]:
+def _promises(launch: Launch, binds: Mounts, image: Path) -> dict[str, object]:
     """What must hold in the container. `init.py` checks it, because a program may be configured not to do what it is asked."""
     marker = mounts.find_in_image(image, paths.MARKER)
     return {
         "user": [launch.user.uid, launch.user.gid],
         "network": "" if launch.network else os.readlink("/proc/self/ns/net"),  # noqa: PTH115  not a path
-        "read_only": ["/", *(target for target in made if made[target][1])],
+        "read_only": ["/", *(target for target in binds if binds[target][1])],
         "marker": [paths.MARKER, marker.read_text(encoding="utf-8") if marker is not None and marker.is_file() else ""],
     }
 
