@@ -77,6 +77,10 @@ def test_a_plain_users_docker_run_reaches_only_listed_objects(user: host.Ground)
         check(host.planted_attack(user, "docker", env=env), "docker user")
 
 
+def test_a_plain_users_charliecloud_run_reaches_only_listed_objects(user: host.Ground) -> None:
+    check(host.planted_attack(user, "charliecloud"), "user")
+
+
 def test_the_probe_finds_planted_objects_without_isolation(ground: host.Ground) -> None:
     """Positive control: the same attempts on the host itself."""
     found = host.planted_attack(ground, "control")
