@@ -38,7 +38,7 @@ def examine(store: Path, runs: Path) -> Diagnosis:
     has_engine = engine.state == "ok"
     return Diagnosis(
         works=doctor.works(findings),
-        findings=(*findings, engine, *map(doctor.find_program, RUNNERS)),
+        findings=(*findings, engine, *map(doctor.find_program, RUNNERS), doctor.find_network()),
         alternatives=doctor.alternatives(findings, engine=has_engine),
         observations=observations,
         has_engine=has_engine,

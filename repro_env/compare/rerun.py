@@ -227,7 +227,7 @@ def request(
         here=Path(start.cwd),
         environ=environ,
         runner=runner,
-        gpus=None if "host" in (runner, start.runner) else start.gpus,
+        gpus=None if "host" in (runner, start.runner) else start.gpus or "none",
         data=(*((fact.source, fact.target) for fact in start.data if fact.kind == "data"), *unrecorded),
         seed=start.seed,
         ranks=start.ranks,

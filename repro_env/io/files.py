@@ -159,7 +159,7 @@ def _open_locked(path: Path) -> int:
     while True:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
+            lock(fd)
             with contextlib.suppress(FileNotFoundError):
                 if path.lstat().st_ino == os.fstat(fd).st_ino:
                     return fd
@@ -351,7 +351,7 @@ def locked(path: Path) -> Iterator[None]:
     """
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        lock(fd)
         yield
     finally:
         os.close(fd)
@@ -360,10 +360,28 @@ def locked(path: Path) -> Iterator[None]:
 def try_lock(fd: int, operation: int = fcntl.LOCK_EX) -> bool:
     """Lock an open file without waiting (flock(2)). Returns whether it is locked: another process may hold the lock."""
     try:
-        fcntl.flock(fd, operation | fcntl.LOCK_NB)
+        lock(fd, operation | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True
+
+
+def lock(fd: int, operation: int = fcntl.LOCK_EX) -> None:
+    """Lock an open file (flock(2)). Raises `DiskError` if the file system has no locks, `BlockingIOError` as flock does.
+
+    On NFS, the kernel locks the file on the server: for LOCK_EX it must be open for writing, for LOCK_SH for reading.
+    """
+    try:
+        fcntl.flock(fd, operation)
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+            raise
+        raise DiskError(
+            f"the file system refuses to lock a file: {error.strerror}",
+            where=os.readlink(f"/proc/self/fd/{fd}"),  # noqa: PTH115
+            hint="use a directory on a local disk (REPRO_ENV_STORE, --runs DIR), or ask the administrators to mount it with locks "
+            "(NFS: a running rpc.statd; Lustre: the option `flock`)",
+        ) from None
 
 
 def free(path: Path) -> tuple[int, int]:

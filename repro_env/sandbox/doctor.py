@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import re
 import tempfile
@@ -17,8 +18,8 @@ from typing import Literal, NoReturn
 import msgspec
 
 from repro_env.io import engine as engines
-from repro_env.io import files
-from repro_env.sandbox import filesystem, kernel
+from repro_env.io import files, filesystem
+from repro_env.sandbox import kernel
 from repro_env.sandbox.embedded import idmap, namespaces, overlay
 from repro_env.schema.codec import Frozen
 from repro_env.schema.errors import EngineError, SandboxError
@@ -38,6 +39,12 @@ class Directory(Frozen, frozen=True, kw_only=True):
     """Of making a directory in it; 0 if it worked."""
     size: int
     """Bytes free for this user."""
+    locks: int = 0
+    """The errno of locking a file in it; 0 if it worked."""
+    local: str = ""
+    """The mount option because of which locks hold only on this machine; empty if there is none."""
+    links: int = 0
+    """The errno of making a hard link in it; 0 if it worked."""
 
 
 class Observations(Frozen, frozen=True, kw_only=True):
@@ -78,6 +85,8 @@ _TIMEOUT = 5.0
 """Seconds to wait for an answer of an engine."""
 _LOCAL_DISK = "keep the store and the runs on a local disk with ext4, xfs or btrfs (runs: exec --runs DIR)"
 _OTHER_DISK = "free some disk space there, use another directory, or change its owner"
+_LOCKS = f"{ADMINISTRATOR}mount it with locks (NFS: local_lock=none; Lustre: flock)"
+_OTHER = "use another directory (REPRO_ENV_STORE, exec --runs DIR)"
 _NETWORK = ("nfs", "nfs4", "lustre", "ceph", "gpfs", "beegfs", "cifs", "smb3", "9p", "virtiofs", "fuse", "overlay")
 """File systems that Linux refuses as the upper layer of an overlay, or should."""
 _CHECKS: dict[Step, tuple[str, str, State, str]] = {
@@ -184,11 +193,29 @@ def _diagnose_disk(name: str, directory: Directory) -> Finding:
     if directory.errno:
         text = f"{where} cannot be written: {_name(directory.errno)}"
         return Finding(name=name, state="blocked", text=text, fix=_OTHER_DISK)
+    if directory.locks:
+        text = f"{where} has no locks: {_name(directory.locks)}"
+        return Finding(name=name, state="blocked", text=text, fix=f"{_LOCKS}, or {_OTHER}")
     text = f"{where}: {directory.size / (1 << 30):.1f} GiB free"
     if directory.size < _MIN_SIZE:
         fix = "free some disk space: an environment with torch takes several GiB"
         return Finding(name=name, state="fallback", text=text, fix=fix)
+    if directory.local:
+        why = f"{text}; locks hold only on this machine ({directory.local}), so `store gc` is refused, and runs on other nodes look alive"
+        return Finding(name=name, state="fallback", text=why, fix=f"{_LOCKS}, or {_OTHER}")
+    if directory.links and name == "store":
+        why = f"{text}; without overlay, images are copied, because there are no hard links ({_name(directory.links)})"
+        return Finding(name=name, state="fallback", text=why, fix=_OTHER)
     return Finding(name=name, state="ok", text=text)
+
+
+def find_network() -> Finding:
+    """Whether this machine has a network, which `capture` and `rebuild` may need."""
+    if len(Path("/proc/self/net/route").read_text().splitlines()) > 1:
+        return Finding(name="network", state="ok", text="this machine has one; runs get it only with --network")
+    text = "this machine has none, and runs need none"
+    fix = "bring images in a file of `repro-env pack --all`, or in a store on a shared file system"
+    return Finding(name="network", state="absent", text=text, fix=fix)
 
 
 def _name(number: int) -> str:
@@ -226,8 +253,25 @@ def _setting(name: str) -> int | None:
 
 
 def _directory(path: Path) -> Directory:
-    number = _attempt(lambda: tempfile.TemporaryDirectory(prefix=".doctor-", dir=path).cleanup())
-    return Directory(path=str(path), kind=filesystem.kind(path), errno=number, size=files.free(path)[0])
+    locks = links = 0
+
+    def make() -> None:
+        nonlocal locks, links
+        with tempfile.TemporaryDirectory(prefix=".doctor-", dir=path) as made, Path(made, "file").open("w") as file:
+            locks = _attempt(lambda: fcntl.flock(file, fcntl.LOCK_EX))
+            links = _attempt(lambda: os.link(f"{made}/file", f"{made}/link"))
+
+    number = _attempt(make)
+    mount = filesystem.of(path)
+    return Directory(
+        path=str(path),
+        kind="unknown" if mount is None else mount.kind,
+        errno=number,
+        size=files.free(path)[0],
+        locks=locks,
+        local=filesystem.local_locks(path),
+        links=links,
+    )
 
 
 def _attempt(act: Callable[[], object]) -> int:

@@ -13,8 +13,9 @@ import posixpath
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
+from repro_env.io import filesystem
 from repro_env.oci.paths import is_below
-from repro_env.sandbox import filesystem, workspace
+from repro_env.sandbox import workspace
 from repro_env.sandbox.embedded import rootfs
 from repro_env.sandbox.handover import CONTROL
 from repro_env.sandbox.image import Image, Mounts

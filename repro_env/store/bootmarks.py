@@ -11,9 +11,12 @@ import os
 from functools import cached_property
 from pathlib import Path
 
+_MOST = 64
+"""Lines of a mark: the machines of a cluster that share a store, and earlier boots of each."""
+
 
 class Boot:
-    """Marks by name. A mark holds the ID of the boot in which it was set; its time is the last use."""
+    """Marks by name. A mark has a line for each machine, with the ID of the boot in which it was set; its time is the last use."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -28,7 +31,7 @@ class Boot:
     def is_marked(self, name: str, key: str = "") -> bool:
         """Return whether the mark was set in this boot, with this key. If so, record a use."""
         try:
-            is_marked = (self._directory / name).read_text(encoding="ascii") == f"{self._now} {key}"
+            is_marked = f"{self._now} {key}" in (self._directory / name).read_text(encoding="ascii").splitlines()
         except (OSError, UnicodeDecodeError):
             return False
         if is_marked:
@@ -38,7 +41,12 @@ class Boot:
 
     def mark(self, name: str, key: str = "") -> None:
         """Set the mark, and record a use."""
-        (self._directory / name).write_text(f"{self._now} {key}", encoding="ascii")
+        path, line = self._directory / name, f"{self._now} {key}"
+        try:
+            others = [other for other in path.read_text(encoding="ascii").splitlines() if other != line]
+        except (OSError, UnicodeDecodeError):
+            others = []
+        path.write_text("\n".join([line, *others[: _MOST - 1]]), encoding="ascii")
 
     def last_used(self, name: str) -> float:
         """Return the time of the last use in seconds since 1970; 0 without a mark."""

@@ -116,7 +116,11 @@ class Layers:
     def _keep(self, tree: Path, name: str) -> Path:
         self._boot.mark(name)
         self._checked.add(name)
-        tree.rename(self._root / name)
+        try:
+            tree.rename(self._root / name)
+        except OSError as error:
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                raise  # else another machine was faster, and NFS did not show its directory yet (nfs(5), "lookupcache")
         return self._root / name
 
 

@@ -15,7 +15,8 @@ import weakref
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from repro_env.io.files import try_lock
+from repro_env.io import filesystem
+from repro_env.io.files import lock, try_lock
 from repro_env.schema.errors import StoreError
 from repro_env.store.filenames import hex_of
 
@@ -29,7 +30,7 @@ class Lease:
         self._directory = directory
         self._fd = os.open(directory / _ALL, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         weakref.finalize(self, os.close, self._fd)
-        fcntl.flock(self._fd, fcntl.LOCK_SH)  # waits while entries are being removed
+        lock(self._fd, fcntl.LOCK_SH)  # waits while entries are being removed
 
     @contextlib.contextmanager
     def restrict_to(self, digests: Iterable[str]) -> Iterator[None]:
@@ -38,13 +39,13 @@ class Lease:
         path = self._directory / secrets.token_hex(8)
         with path.open("x", encoding="ascii") as file:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX)
+                lock(file.fileno())
                 file.write(names)
                 file.flush()
-                fcntl.flock(self._fd, fcntl.LOCK_UN)
+                lock(self._fd, fcntl.LOCK_UN)
                 yield
             finally:
-                fcntl.flock(self._fd, fcntl.LOCK_SH)
+                lock(self._fd, fcntl.LOCK_SH)
                 path.unlink(missing_ok=True)
 
     @contextlib.contextmanager
@@ -53,8 +54,14 @@ class Lease:
 
         Raises `StoreError` if other commands are running.
         """
+        if option := filesystem.local_locks(self._directory):
+            raise StoreError(
+                f"it cannot be known whether other machines use the store: locks hold only on this one ({option})",
+                where=str(self._directory.parent),
+                hint="remove the directory when no machine uses it, or use a store on a local disk",
+            )
         if not try_lock(self._fd):
-            fcntl.flock(self._fd, fcntl.LOCK_SH)  # the kernel released it when it refused the exclusive lock (flock(2))
+            lock(self._fd, fcntl.LOCK_SH)  # the kernel released it when it refused the exclusive lock (flock(2))
             raise StoreError(
                 "other commands are using the store",
                 where=str(self._directory.parent),
@@ -63,7 +70,7 @@ class Lease:
         try:
             yield self._names()
         finally:
-            fcntl.flock(self._fd, fcntl.LOCK_SH)
+            lock(self._fd, fcntl.LOCK_SH)
 
     def _names(self) -> frozenset[str]:
         """Return the names that long runs use now, and remove the leases of dead processes.

@@ -1,12 +1,14 @@
 """Temporary directories that are removed even if their process is killed.
 
-Each directory has a lock file next to it. The kernel releases the lock when the process dies, so any process that can
-take the lock may remove the directory.
+Each directory has a lock file next to it. The kernel releases the lock when the process dies, so any process of the same
+machine that can take the lock may remove the directory. On a shared file system, locks may hold only on one machine, so the names
+contain that of the machine.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import secrets
 from collections.abc import Iterator
@@ -14,7 +16,7 @@ from pathlib import Path
 
 from repro_env.io.files import remove_tree, try_lock
 
-_PREFIX = ".temp-"
+_PREFIX = f".temp-{hashlib.sha256(os.uname().nodename.encode()).hexdigest()[:8]}-"
 _LOCK = ".lock"
 
 

@@ -3,8 +3,29 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
+import sys
 
 from tests.e2e import parts
+
+
+def limited(project: parts.Project, what: str, *words: str) -> parts.Done:
+    """`repro-env WORDS` with file systems that refuse locks or hard links."""
+    command = [sys.executable, "-m", "tests.fakes.limitedfiles", what, str(parts.COMMAND), *words]
+    env = parts.environ(project.store, {"PYTHONPATH": str(parts.ROOT)})
+    ended = subprocess.run(command, cwd=project.directory, env=env, capture_output=True, text=True, check=False, timeout=300)
+    return parts.Done(ended.returncode, ended.stdout, ended.stderr)
+
+
+def test_without_locks_nothing_starts_and_without_hard_links_a_run_works(small: parts.Project) -> None:
+    done = limited(small, "locks", "exec", "hello.py")
+    assert done.code not in (0, 1)
+    assert "the file system refuses to lock a file: No locks available" in parts.one_sentence(done)
+    shutil.rmtree(small.store / "merged", ignore_errors=True)
+    done = limited(small, "links", "exec", "--runner", "charliecloud", "hello.py")
+    assert done.out.startswith("hello from "), done.err
+    assert "without overlay, images are copied" in limited(small, "links", "doctor").out
 
 
 def test_a_run_with_charliecloud_has_the_record_of_an_embedded_one_and_is_verified(small: parts.Project) -> None:

@@ -64,6 +64,9 @@ def test_a_pack_rebuilds_and_runs_without_any_network(small: Project, packed: Pa
     again = alone(bare, "exec", "--spec", packed, "--", "hello.py")
     assert again.code == 0, again.err
     assert again.out.startswith("hello from")
+    assert alone(bare, "exec", "--runner", "charliecloud", "--spec", packed, "--", "hello.py").out == again.out
+    network = next(line for line in alone(bare, "doctor").out.splitlines() if " network " in line)
+    assert network.startswith("absent")
     runs = bare.directory / "runs"
     assert (runs / "latest" / "files" / "made.txt").read_text() == "made"
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from repro_env.schema.errors import DiskError, StoreError
+from repro_env.store import temporary
 from repro_env.store.store import Store
 
 
@@ -78,7 +79,7 @@ def test_only_files_of_killed_processes_are_removed(tmp_path: Path) -> None:
     store = Store.open(tmp_path / "store")
     with store.temp.directory() as living:
         (living / "file").write_bytes(b"")
-        dead = store.root / "temp" / ".temp-dead"
+        dead = store.root / "temp" / f"{temporary._PREFIX}dead"
         (dead / "tree").mkdir(parents=True)
         (dead / "tree").chmod(0o500)
         Path(f"{dead}.lock").write_bytes(b"")

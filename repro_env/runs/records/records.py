@@ -30,7 +30,9 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from repro_env.io.files import expect, open_regular, read_regular, remove_tree, room
+from repro_env.io import filesystem
+from repro_env.io.files import expect, open_regular, read_regular, remove_tree, room, try_lock
+from repro_env.io.files import lock as lock_file
 from repro_env.runs.records import annotation, ids
 from repro_env.runs.records.files import write_once
 from repro_env.schema import codec
@@ -47,6 +49,8 @@ TRACE = "trace"
 """The name of the directory, in the directory of a run, for the steps of the training: one file per process."""
 LARGEST = 256 << 20
 """The largest record file that is read, in bytes. A record of a million outputs has about 150 MB."""
+_NODE = 256
+"""Bytes of the name of a machine in the file `lock`, at most."""
 _DIRECTORIES = ("files", "outside", TRACE, "annotations", "verified")
 _REMOVED = ".gone-"
 _RESTORE = "restore the record from a copy, or remove the run with `repro-env runs rm`"
@@ -193,7 +197,8 @@ def begin(runs: Path, name: str, *, more: Sequence[str] = ()) -> Recording:
             for subdirectory in ("files", *more):
                 (directory / subdirectory).mkdir()
             lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            fcntl.flock(lock, fcntl.LOCK_EX)  # waits at most for a reader, which is in `is_running`
+            lock_file(lock)  # waits at most for a reader, which is in `is_running`
+            os.write(lock, os.uname().nodename.encode())
     except (OSError, DiskError) as error:
         if created:
             remove_tree(directory)
@@ -332,18 +337,18 @@ def _decode(data: bytes, kind: type[_Half], family: str, path: Path) -> _Half:
 
 
 def is_running(directory: Path) -> bool:
-    """Whether a process holds the lock of the run."""
+    """Whether a process holds the lock of the run. If another machine holds locks that this one does not see, it is assumed."""
     try:
         fd = open_regular(directory / "lock")
     except OSError:
         return False
     try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        if not try_lock(fd, fcntl.LOCK_SH):
+            return True
+        node = os.read(fd, _NODE).decode(errors="replace")
     finally:
         os.close(fd)
-    return False
+    return node not in ("", os.uname().nodename) and bool(filesystem.local_locks(directory))
 
 
 def listing(runs: Path) -> tuple[list[Run], list[Unreadable]]:

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from repro_env.environment.system import elf, ldcache
+from repro_env.io import filesystem
 from repro_env.oci import paths
-from repro_env.sandbox import filesystem, kernel
+from repro_env.sandbox import kernel
 from repro_env.sandbox.embedded import overlay
 from repro_env.sandbox.workspace import make_file_point
 from repro_env.schema.errors import RunError, SandboxError

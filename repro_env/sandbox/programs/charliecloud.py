@@ -10,8 +10,9 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from repro_env.io import filesystem
 from repro_env.oci.paths import is_below
-from repro_env.sandbox import filesystem, kernel, workspace
+from repro_env.sandbox import kernel, workspace
 from repro_env.sandbox.embedded import rootfs
 from repro_env.sandbox.image import Mounts
 from repro_env.sandbox.programs.runner import Container, ProgramRunner, environment

@@ -16,6 +16,7 @@ from repro_env.oci import tar
 from repro_env.oci.entry import Entry, Member
 from repro_env.schema.artifact import TreeBlob
 from repro_env.schema.errors import ArtifactError, DiskError, StoreError
+from repro_env.store import temporary
 from repro_env.store.specs.blobs import SpecBlobs
 from repro_env.store.store import Store
 from tests.store import trees
@@ -327,7 +328,7 @@ def test_a_source_that_fails_leaves_nothing(spec_blobs: SpecBlobs) -> None:
 
 
 def test_the_next_capture_removes_files_of_a_killed_one(spec_blobs: SpecBlobs) -> None:
-    dead = spec_blobs.directory / ".temp-dead"
+    dead = spec_blobs.directory / f"{temporary._PREFIX}dead"
     dead.mkdir(parents=True)
     (dead / "blob").write_bytes(b"half")
     Path(f"{dead}.lock").write_bytes(b"")

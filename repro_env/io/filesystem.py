@@ -8,6 +8,9 @@ from pathlib import Path
 
 import msgspec
 
+_LOCAL_LOCKS = ("nolock", "local_lock=all", "local_lock=flock", "localflock")
+"""Options of nfs(5) and, the last, of mount.lustre(8)."""
+
 
 class Mount(msgspec.Struct, frozen=True):
     """One line of mountinfo."""
@@ -17,6 +20,8 @@ class Mount(msgspec.Struct, frozen=True):
     """The type, such as `ext4`, without a subtype (`fuse.sshfs` is `fuse`)."""
     options: tuple[str, ...]
     """Options of the mount, not of the file system."""
+    settings: tuple[str, ...]
+    """Options of the file system."""
 
 
 def parse(text: str) -> list[Mount]:
@@ -25,7 +30,8 @@ def parse(text: str) -> list[Mount]:
     for line in text.splitlines():
         before, _, after = line.partition(" - ")
         fields = before.split(" ")
-        table.append(Mount(_unescape(fields[4]), after.split(" ", 1)[0].partition(".")[0], tuple(fields[5].split(","))))
+        kind, _, settings = after.split(" ")
+        table.append(Mount(_unescape(fields[4]), kind.partition(".")[0], tuple(fields[5].split(",")), tuple(settings.split(","))))
     return table
 
 
@@ -38,12 +44,18 @@ def mounts() -> list[Mount]:
     return parse(Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape"))
 
 
-def kind(path: Path) -> str:
-    """The type of the file system of `path`, which need not exist; `unknown` if no mount contains it."""
+def of(path: Path) -> Mount | None:
+    """The mount that contains `path`, which need not exist; None if no mount does."""
     real = os.path.realpath(path)
-    deepest = ""
-    result = "unknown"
+    result: Mount | None = None
     for mount in mounts():
-        if len(mount.point) >= len(deepest) and (real + "/").startswith(mount.point.rstrip("/") + "/"):
-            deepest, result = mount.point, mount.kind
+        is_deeper = result is None or len(mount.point) >= len(result.point)
+        if is_deeper and (real + "/").startswith(mount.point.rstrip("/") + "/"):
+            result = mount
     return result
+
+
+def local_locks(path: Path) -> str:
+    """The mount option because of which locks of files in `path` hold only on this machine; empty if there is none."""
+    mount = of(path)
+    return next(filter(_LOCAL_LOCKS.__contains__, mount.settings), "") if mount is not None else ""
