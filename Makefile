@@ -57,8 +57,9 @@ coverage: trainers ## which statements the tests run, by module, without end-to-
 	$(WITH) $(DEV)/bin/python -m pytest -q -m "not soak" -n $(WORKERS) --dist loadfile --no-loadscope-reorder --cov --cov-report=term \
 		$(foreach part,e2e fidelity hostile isolation,--ignore tests/$(part)) $(ARGS)
 
-soak: trainers ## the long counts; results go to benchmarks/results/
-	$(WITH) $(DEV)/bin/python -m pytest -m soak $(ARGS)
+# Two files at a time: the counts of some take an hour, and need most of two cores.
+soak: trainers ## the long counts (over an hour); results go to benchmarks/results/
+	$(WITH) $(DEV)/bin/python -m pytest -m soak --timeout 1800 -n 2 --dist loadfile $(ARGS)
 
 lint: dev ## ruff and mypy --strict
 	$(DEV)/bin/ruff check .

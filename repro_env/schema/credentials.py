@@ -13,6 +13,8 @@ import json
 import re
 from typing import NamedTuple
 
+from repro_env.schema.patterns import lazy
+
 RULE = 4
 """Version of the rules; part of the cache keys of files that hold no secret."""
 
@@ -241,28 +243,28 @@ MAGIC = (
 
 _DISTINCT = 10
 """Different characters in a real token; `hf_xxxxxxxx` has fewer."""
-_HASHED = re.compile(r"pbkdf2|\$argon2|argon2|bcrypt|scrypt|sha1\$|md5\$|sha256:|sha512:")
+_HASHED = lazy(r"pbkdf2|\$argon2|argon2|bcrypt|scrypt|sha1\$|md5\$|sha256:|sha512:")
 """Marks of password hashes."""
-_MADE_UP = re.compile(
+_MADE_UP = lazy(
     r"example|sample|dummy|fake|your|xxxx|placeholder|redacted|changeme|change_me|replace|insert|\bmy[_-]|\.\.\.|\*\*\*",
     re.IGNORECASE,
 )
 _SAMPLES = ("2YotnFZFEjr1zCsicMWpAA", "tGzv3JOkF0XG5Qx2TlKWIA", "czZCaGRSa3F0MzpnWDFmQmF0M2JW")
 """Examples of RFC 6749, which many documents copy."""
 _CLAIMS = frozenset({"iss", "exp", "iat", "nbf", "aud", "jti", "sub", "scope"})
-_REFERENCE = re.compile(
+_REFERENCE = lazy(
     r"\$|\{|%\(|%[A-Z_]+%|<|\[|@|os\.|env|!(?:secret|vault|ref|sub)|vault:|\w+\(|[\w.]+\[|None\b|null\b|true\b|false\b|self\.|secrets\.",
     re.IGNORECASE,
 )
 """The beginning of a placeholder for a value: a variable, a template field, an expression."""
-_WORDS = re.compile(
+_WORDS = lazy(
     r"pass|pwd|s[e3]cret|token|key|admin|root|test|guest|user|login|demo|default|hunter2|foo|bar|baz|qux|abc|hello|world|letmein|qwerty|monkey"
     r"|some|wrong|invalid|correct|valid|new|old|raw|value|string|text|name|type|auth|cred|django|postgres|mysql|redis|rabbit|minio|mock|temp"
     r"|field|hash|salt|crypt|sha\d|md5|pbkdf|scram|utf|base64|random|unused|dev|prod|1234|0123|http|mail|null|none|true|false|bytes|char|attr|model",
     re.IGNORECASE,
 )
 """Words in placeholders for passwords."""
-_CODE = re.compile(r"[A-Za-z_][\w.]*(?:\(|\[|\.[A-Za-z_]\w*\b)|.*(?:\(\)|->|::|=>|==|\\[a-z]|\\u)|/\w+/|\.{0,2}/")
+_CODE = lazy(r"[A-Za-z_][\w.]*(?:\(|\[|\.[A-Za-z_]\w*\b)|.*(?:\(\)|->|::|=>|==|\\[a-z]|\\u)|/\w+/|\.{0,2}/")
 
 
 def is_made_up(value: str) -> bool:

@@ -10,60 +10,61 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from functools import cache
 from typing import Any
 
 from repro_env.schema import credentials
 from repro_env.schema.credentials import is_made_up, is_random, is_reference
+from repro_env.schema.patterns import lazy
 
 REDACTED = "<redacted>"
 LONGEST = 20_000
 """Maximum length of `schema.text.Line`."""
 
 
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}://[^\s\"'<>`\\]+")
-_LONG_VALUE = re.compile(r"(?=[^&]*[0-9])(?=[^&]*[A-Za-z])(?!/)[A-Za-z0-9_.~%+/=-]{20,}")
-_SIGNING = re.compile(
+_URL = lazy(r"[A-Za-z][A-Za-z0-9+.-]{0,30}://[^\s\"'<>`\\]+")
+_LONG_VALUE = lazy(r"(?=[^&]*[0-9])(?=[^&]*[A-Za-z])(?!/)[A-Za-z0-9_.~%+/=-]{20,}")
+_SIGNING = lazy(
     r"(?i)x-(?:amz|goog|oss|cos|ms)-.*|.*(?:token|secret|signature|credential|password|passwd|api[_-]?key).*"
     r"|sig|sign|auth|authorization|key|pass|pwd|policy|expires|awsaccesskeyid|googleaccessid|key-pair-id|hdnts|jwt|se|sp|sv|st|skoid"
 )
 """Names of query values that give access."""
-_IN_PATH = re.compile(r"/t/[^/]+(?=/|\Z)")
-_CONDA_TOKEN = re.compile(r"(?<!file)(://[^\s\"'<>/]{1,300}(?:/[^\s\"'<>]{0,300}?)?/t/)[A-Za-z0-9_-]{8,}(?=/)")
-_TOKEN_PATH = re.compile(r"(?:basic/)?(?=[^/]*[0-9])(?=[^/]*[A-Za-z])[A-Za-z0-9_-]{16,}(?=/|\Z)")
+_IN_PATH = lazy(r"/t/[^/]+(?=/|\Z)")
+_CONDA_TOKEN = lazy(r"(?<!file)(://[^\s\"'<>/]{1,300}(?:/[^\s\"'<>]{0,300}?)?/t/)[A-Za-z0-9_-]{8,}(?=/)")
+_TOKEN_PATH = lazy(r"(?:basic/)?(?=[^/]*[0-9])(?=[^/]*[A-Za-z])[A-Za-z0-9_-]{16,}(?=/|\Z)")
 """A part of an index's path that is a token: of Cloudsmith, Gemfury, Packagecloud."""
-_TOKEN_HOSTS = re.compile(r"(?:.+\.)?(?:cloudsmith\.io|fury\.io|packagecloud\.io|fury\.site|repoflow\.io)(?::\d+)?")
-_KINDS = (credentials.PRIVATE_KEY, credentials.ENCODED_KEY, *credentials.TOKENS, credentials.AWS_ID)
-_BEARER = re.compile(
-    r"(?i)\b(authorization[\"']?\s*[:=,]\s*[\"']?(?:bearer|basic|token|apikey)|bearer)(\s+)([A-Za-z0-9._~+/=-]{8,})"
-)
+_TOKEN_HOSTS = lazy(r"(?:.+\.)?(?:cloudsmith\.io|fury\.io|packagecloud\.io|fury\.site|repoflow\.io)(?::\d+)?")
+_KINDS = [
+    (kind.needles, lazy(kind.pattern))
+    for kind in (credentials.PRIVATE_KEY, credentials.ENCODED_KEY, *credentials.TOKENS, credentials.AWS_ID)
+]
+_BEARER = lazy(r"(?i)\b(authorization[\"']?\s*[:=,]\s*[\"']?(?:bearer|basic|token|apikey)|bearer)(\s+)([A-Za-z0-9._~+/=-]{8,})")
 _NAME = rf"(?:{credentials.NAMES}|pass|pw|token|auth)"
-_NAMED = re.compile(
+_NAMED = lazy(
     # A name, its sign and a value; the value of an option may follow a space.
     rf"(?i)((?<![A-Za-z])(--?[\w-]{{0,40}}?(?<!not-))?({_NAME})s?\d?\\?[\"'\]]{{0,2}}(\s?=>?\s?|\s?:\s?|\s+(?=[^\s=:])|[\"'],\s?(?=[\"']))(?:[rbu]?\\?[\"'])?)"
     r"(?!<redacted>)([^\s\"'<>&,;`]{6,})"
 )
-_KEYED = re.compile(
+_KEYED = lazy(
     rf"(?i)((?<![A-Za-z])[\w-]{{0,40}}{credentials.VALUE_OF_NAME}[\"']?\s?[=:]\s?[\"']?|--?[\w-]{{0,40}}{credentials.VALUE_OF_NAME}\s+)(?!<redacted>)([A-Za-z0-9._~+/=-]{{16,}})"
 )
 _HINTS = ("pass", "pw", "secret", "token", "auth", "key", "credential")
 """Every name of a secret contains one of these, in lower case."""
-_PAIR = re.compile(
+_PAIR = lazy(
     # Every match of _NAMED and _KEYED contains a match of this pattern, which is much faster.
     r"(?i)(?:pass[a-z]*|pwd?|secret|token|auth[a-z]*|key|credential)s?\d?\\?[\"'\]]{0,2}"
     r"(?:\s?=>?\s?|\s?:\s?|\s+|[\"'],\s?)(?:[rbu]?\\?[\"'])?[^\s\"'<>&,;`]{6}"
 )
-_LONG = re.compile(r"[A-Za-z0-9_=+/-]{15}|PRIVATE KEY")
+_LONG = lazy(r"[A-Za-z0-9_=+/-]{15}|PRIVATE KEY")
 """Every token contains a match of this."""
-_WORD = re.compile(r"[A-Za-z]?[a-z]*(?:[-_'][a-z]+)*[.:!?)]*")
+_WORD = lazy(r"[A-Za-z]?[a-z]*(?:[-_'][a-z]+)*[.:!?)]*")
 """A plain word, which cannot be distinguished from text."""
-_NO_SCHEME = re.compile(
+_NO_SCHEME = lazy(
     # `user:password@proxy:3128`, but not an image's `name:tag@sha256:...` or a URL with a scheme.
     r"(?<![\w/.%+@:-])(?!mailto:)([\w.%+-]{1,100}):(?!//)[^\s:@/\"'<>]{3,200}@(?!sha\d+:)(?=[A-Za-z0-9][\w-]*(?:\.[\w-]+|:[0-9]))"
 )
-_USER = re.compile(r"((?:\A|\s)(?:-u|--user|--proxy-user)[\s=][\"']?[^\s:]{1,100}:)(?!//|\.\.\.|\$)[^\s<\"'`]+")
-_NOT_TEXT = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]")
-_SURROGATE = re.compile("[\ud800-\udfff]")
+_USER = lazy(r"((?:\A|\s)(?:-u|--user|--proxy-user)[\s=][\"']?[^\s:]{1,100}:)(?!//|\.\.\.|\$)[^\s<\"'`]+")
+_NOT_TEXT = lazy("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]")
+_SURROGATE = lazy("[\ud800-\udfff]")
 
 
 def url(text: str) -> str:
@@ -166,19 +167,19 @@ def value(name: str, text: str) -> str:
     return REDACTED if _POSSIBLE_NAME.search(name) and _may_be_random(text) else shown
 
 
-_SECRET_NAME = re.compile(
+_SECRET_NAME = lazy(
     rf"(?i)(?:\A|[_-]|(?<=[a-z])(?=[A-Z])){credentials.NAMES}s?\d?\Z|(?:\A|[_-])(?:pass|pw|auth|auth[_-]?token|token)\Z|(?:passw|passphrase)\w{{0,8}}\Z"
 )
-_PLAIN_NAME = re.compile(
+_PLAIN_NAME = lazy(
     r"(?i)(?:max|min|num|n|eos|bos|pad|unk|sep|cls|mask|special|stop|image|end|start|sort|cache|group|primary|partition)[_-]?(?:new[_-]?)?(?:tokens?|key)\Z|tokens\Z"
 )
-_POSSIBLE_NAME = re.compile(r"(?i)key\Z|tokens?\Z|auth|credential|secret|wandb|\Ap\Z|\A-p\Z|\A-P\Z|\A-a\Z|\A-k\Z|\A-w\Z")
-_PLAIN = re.compile(
+_POSSIBLE_NAME = lazy(r"(?i)key\Z|tokens?\Z|auth|credential|secret|wandb|\Ap\Z|\A-p\Z|\A-P\Z|\A-a\Z|\A-k\Z|\A-w\Z")
+_PLAIN = lazy(
     r"[\d.,:eE+-]*|true|false|none|null|yes|no|\[.*\]|\{.*\}|[./~][^\s=:@]*|<.*>|\|.*\||.{0,5}|[\w-]+\.(?:json|ya?ml|txt|pem|key|toml|py|env|csv)",
     re.IGNORECASE | re.DOTALL,
 )
 
-_FILE = re.compile(r"(?:[\w=.-]+/)+[\w=.-]+\.[A-Za-z]\w{0,11}", re.ASCII)
+_FILE = lazy(r"(?:[\w=.-]+/)+[\w=.-]+\.[A-Za-z]\w{0,11}", re.ASCII)
 """A relative path of a file. It counts as plain only if its first part does not look like a secret, as in `password=.../...`."""
 
 
@@ -220,7 +221,7 @@ def _redact_named(match: re.Match[str]) -> str:
     return before + REDACTED
 
 
-_CODE = re.compile(r"[A-Za-z_][\w.]*(?:\(|\[)|[a-z_]+\.[a-z_.]+\b|\(|\[|\{|\\|\*+\Z|\.+\Z")
+_CODE = lazy(r"[A-Za-z_][\w.]*(?:\(|\[)|[a-z_]+\.[a-z_.]+\b|\(|\[|\{|\\|\*+\Z|\.+\Z")
 
 
 def _redact_keyed(match: re.Match[str]) -> str:
@@ -230,16 +231,10 @@ def _redact_keyed(match: re.Match[str]) -> str:
 
 def _without_tokens(text: str) -> str:
     if _LONG.search(text):
-        for kind in _KINDS:
-            if any(needle in text for needle in kind.needles):
-                text = _compiled(kind.pattern).sub(REDACTED, text)
+        for needles, pattern in _KINDS:
+            if any(needle in text for needle in needles):
+                text = pattern.sub(REDACTED, text)
     return text
-
-
-@cache
-def _compiled(pattern: str) -> re.Pattern[str]:
-    """Compile a pattern on first use: all of them take 40 ms, and most commands need none."""
-    return re.compile(pattern)
 
 
 def _is_host(text: str) -> bool:

@@ -41,7 +41,7 @@ class Site:
         for name in ("given", "pushed"):
             shutil.copytree(project.directory / "repro", directory / name)
         project.capture("--output", directory / "wanted")
-        self.wanted = captured(directory / "wanted")
+        self.wanted = parts.digests(directory / "wanted")
         self.image = json.loads((directory / "given" / "spec.json").read_text())["expected"]["image_id"]
 
     def words(self, command: str) -> list[str]:
@@ -70,7 +70,7 @@ class Site:
     def check_nothing_is_wrong(self) -> None:
         """What says of itself that it is whole is whole, at any moment."""
         if (self.directory / "repro" / "spec.json").exists():
-            assert captured(self.directory / "repro")["spec.json"] == self.wanted["spec.json"]
+            assert parts.digests(self.directory / "repro")["spec.json"] == self.wanted["spec.json"]
         if (self.directory / "out" / "index.json").exists():
             self.check_layout()
         for path in self._files("blobs"):
@@ -106,7 +106,7 @@ class Site:
         codes = {name: ended.code for name, ended in done.items()}
         codes.update({"gc": 0} if codes["gc"] == BUSY else {})
         assert codes == dict.fromkeys(done, 0), [entry.err for entry in done.values() if entry.code]
-        assert captured(self.directory / "repro") == self.wanted
+        assert parts.digests(self.directory / "repro") == self.wanted
         assert done["rebuild"].out.strip() == self.image
         self.check_layout()
         (entry,) = json.loads((self.directory / "out" / "index.json").read_bytes())["manifests"]
@@ -141,14 +141,6 @@ class Site:
             yield from (self.directory / directory / "blobs").glob(".temp-*")
         yield from (self.directory / "out").glob("blobs/.temp-*")
         yield from self.directory.glob("*/.*.tmp")
-
-
-def captured(directory: Path) -> dict[str, str]:
-    """Each file and its digest; of the spec without what the store happened to know of layers as blobs, which is a hint."""
-    spec = json.loads((directory / "spec.json").read_text())
-    spec["expected"].pop("packed", None)
-    answer = parts.digests(directory)
-    return {**answer, "spec.json": hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()}
 
 
 def killed_in_pairs(site: Site, kills: int, chance: random.Random, commands: Sequence[str] = COMMANDS) -> dict[str, int]:

@@ -479,6 +479,7 @@ def test_a_damaged_overlay_or_listing_is_rejected(context: Context) -> None:
     overlay = context.spec.identity.overlay
     assert overlay is not None
     path = specs.blob(context.directory, overlay)
+    path.chmod(0o644)
     original = path.read_bytes()
     for data in (b"", original[:-5], gzip.compress(b"other"), gzip.compress(bytes(10**6))):
         path.write_bytes(data)

@@ -17,6 +17,7 @@ from repro_env.schema.credentials import (
     is_reference,
     is_uuid,
 )
+from repro_env.schema.patterns import lazy
 
 SETTING = "key or password in a setting"
 _AROUND = 300
@@ -168,7 +169,7 @@ def _is_expression(data: bytes, match: Match, *, code: bool) -> bool:
 
 
 def _bytes(pattern: str, flags: int = re.DOTALL) -> re.Pattern[bytes]:
-    return re.compile(pattern.encode(), flags)
+    return lazy(pattern.encode(), flags)
 
 
 _QUOTE = r"[rbfu]{0,2}\\?[\"'`]"
@@ -199,23 +200,23 @@ _AWS_SECRET = _bytes(
 )
 _TOOL = _bytes(r"\b(?:curl|wget|sshpass|mysql\w*|redis-cli|mongo\w*|docker login|openssl|zip|psql|smbclient|twine)\b")
 _ENTRY = _bytes(r"^\s+[\w.-]+:[ \t]*(?:[|>][-+1-9]{0,2}[ \t\r]*\n[ \t]*)?[\"']?([^\s\"'{}$<>]{8,})", re.MULTILINE)
-NO_PASSWORD = re.compile(
+NO_PASSWORD = lazy(
     r"pass\w*|pwd|pw|psw|secret\w*|token|admin|root|test\w*|guest|changeme|user\w*|postgres|mysql|foo|bar|baz|hunter2|minioadmin|key"
     r"|api_?key|credentials?|x+|\.+|\*+|-+|_+|abc|123\d*|my\w*|the\w*|some\w*",
     re.IGNORECASE,
 )
 _MACHINE = _bytes(r"(?:machine\s+([A-Za-z0-9.-]+)|^default)\s+(?:login\s+\S+\s+)?\Z", re.MULTILINE)
-_LOCAL = re.compile(
+_LOCAL = lazy(
     r"localhost|127\.\d+\.\d+\.\d+|0\.0\.0\.0|(?:.*\.)?(?:example(?:\.\w+)?|test|invalid|localdomain|local)|\w+", re.IGNORECASE
 )
-_PUBLIC = re.compile(
+_PUBLIC = lazy(
     rb"algolia|docsearch|indexname|badge|shields\.io|codecov\.io|csrf|authenticity_token|search[_-]?(?:only[_-]?)?(?:api[_-]?)?key|publishable|public[_-]?key|write[_-]?key",
     re.IGNORECASE,
 )
 """Marks near public keys, which web pages contain."""
-_IDENTIFIER = re.compile(rb"[A-Za-z_$][\w$]*(?:(?:\.|->|::)[A-Za-z_$][\w$]*)*")
-_FIELD = re.compile(rb"\{[^{}\s\"']{1,80}\}")
-_F_STRING = re.compile(rb"(?i:\b(?:f|rf|fr))\\?[\"']\Z")
+_IDENTIFIER = lazy(rb"[A-Za-z_$][\w$]*(?:(?:\.|->|::)[A-Za-z_$][\w$]*)*")
+_FIELD = lazy(rb"\{[^{}\s\"']{1,80}\}")
+_F_STRING = lazy(rb"(?i:\b(?:f|rf|fr))\\?[\"']\Z")
 _QUOTES = (b'"""', b"'''", b"`")
 """Quotes of multi-line strings."""
 

@@ -23,6 +23,7 @@ from repro_env.io.files import Found
 from repro_env.oci.entry import Entry
 from repro_env.schema import credentials
 from repro_env.schema.credentials import is_made_up, is_random, is_reference
+from repro_env.schema.patterns import lazy
 
 PIECE = 4 << 20
 """Bytes searched at once."""
@@ -46,31 +47,31 @@ _IN_RUN = bytes(97 if (chr(byte).isalnum() and byte < 128) or byte in b"_-+/=" e
 
 
 def _bytes(pattern: str, flags: int = 0) -> re.Pattern[bytes]:
-    return re.compile(pattern.encode(), flags)
+    return lazy(pattern.encode(), flags)
 
 
 _TOKENS: dict[bytes, list[tuple[bytes, str, re.Pattern[bytes]]]] = {}
 for _kind in (*credentials.SHAPES, credentials.ENCODED_KEY):
     for _needle in _kind.needles:
         _TOKENS.setdefault(_needle.encode()[:3], []).append((_needle.encode(), _kind.name, _bytes(_kind.pattern)))
-_SYMBOL = re.compile(rb"[A-Z][a-z]{4,}|[a-z]{6,}")
+_SYMBOL = lazy(rb"[A-Z][a-z]{4,}|[a-z]{6,}")
 """Words in a symbol name of a program. A name with two of them is not a token."""
-_WORD = re.compile(rb"(?:(?<![A-Za-z0-9])|(?<=\\[nrt])|(?<=%[0-9A-F]{2}))(?=(...))", re.DOTALL)
-_ANYWHERE = re.compile(rb"(?=(...))", re.DOTALL)
+_WORD = lazy(rb"(?:(?<![A-Za-z0-9])|(?<=\\[nrt])|(?<=%[0-9A-F]{2}))(?=(...))", re.DOTALL)
+_ANYWHERE = lazy(rb"(?=(...))", re.DOTALL)
 _WIDE = bytes(97 if 32 < byte < 127 else 48 if byte == 0 else 32 for byte in range(256))
-_WIDE_TEXT = re.compile(rb"(?:[!-~]\0){16,}|(?:[!-~]\0{3}){16,}|(?:\0[!-~]){16,}")
+_WIDE_TEXT = lazy(rb"(?:[!-~]\0){16,}|(?:[!-~]\0{3}){16,}|(?:\0[!-~]){16,}")
 """Text with two or four bytes per character, as in programs for Windows and numpy arrays."""
 _DISCORD = _bytes(credentials.WITHIN[0].pattern)
 
 
-_PKCS12 = re.compile(rb"\x30[\x80-\x84].{0,4}\x02\x01\x03\x30", re.DOTALL)
-_PLAIN_SETTING = re.compile(
+_PKCS12 = lazy(rb"\x30[\x80-\x84].{0,4}\x02\x01\x03\x30", re.DOTALL)
+_PLAIN_SETTING = lazy(
     r"https?://[^@]*|[\w.-]+@[\w.-]+|[\w.-]+\.(?:org|com|net|io|dev)(?::\d+)?|[A-Za-z_ -]+|[\d.:-]+|[./~].*|.*(?:your|xxxx|example|changeme|\.\.\.|\*\*\*).*",
     re.IGNORECASE,
 )
 """Values in a file of secrets that are not secret: addresses, paths, plain words."""
-_FILES = [(kind, re.compile(rf"(?:.*/)?(?:{name})", re.IGNORECASE), _bytes(pattern)) for kind, name, pattern in credentials.FILES]
-_PROGRAM = re.compile(r".*\.(?:py[ixw]?|ipynb|[cm]?[jt]s|go|c|h|cc|cpp|hpp|cu|cuh|java|kt|scala|swift|jl|r)", re.IGNORECASE)
+_FILES = [(kind, lazy(rf"(?:.*/)?(?:{name})", re.IGNORECASE), _bytes(pattern)) for kind, name, pattern in credentials.FILES]
+_PROGRAM = lazy(r".*\.(?:py[ixw]?|ipynb|[cm]?[jt]s|go|c|h|cc|cpp|hpp|cu|cuh|java|kt|scala|swift|jl|r)", re.IGNORECASE)
 """Files in languages whose strings and comments can be recognized, unlike markup and shell scripts."""
 
 

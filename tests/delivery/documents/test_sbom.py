@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 import pytest
 from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
 from packageurl import PackageURL
 
 from repro_env.delivery.documents import sbom
@@ -34,6 +33,8 @@ def observed(
 
 def parsed(spec: Spec) -> Any:
     """Parse the document after checking it with the validator of the CycloneDX library."""
+    from cyclonedx.validation.json import JsonStrictValidator  # takes seconds, and each worker would import it
+
     text = sbom.render(spec).decode()
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
     return json.loads(text)

@@ -7,6 +7,7 @@ from pathlib import Path
 from tests.fidelity.case import case
 from tests.fidelity.ground import Ground, run_path
 from tests.parts import need
+from tests.pythons import OLDEST, interpreters, oldest_and_newest
 
 
 @case("virtualenv", soak=True)
@@ -164,10 +165,8 @@ VALUE = ctypes.CDLL(str(pathlib.Path(__file__).with_name("libtorchlike.so"))).tw
 
 @case("another minor version of Python", soak=True)
 def another_python(at: Ground) -> None:
-    paths = [
-        path for path in sorted(Path.home().glob(".pyenv/versions/3.1*/bin/python")) if path.parent.parent.name[:4] not in at.base
-    ]
-    need(paths, "no other Python here")
-    at.base = str(paths[0])
+    others = oldest_and_newest(OLDEST)
+    need(others, "no other Python here")
+    at.base = str(interpreters()[others[0]])
     at.venv()
     at.pip("alpha")

@@ -35,7 +35,11 @@ def _names(spec_blobs: SpecBlobs) -> list[str]:
 
 
 def _file(spec_blobs: SpecBlobs, blob: TreeBlob) -> Path:
-    return spec_blobs.directory / f"{blob.sha256.removeprefix('sha256:')}.gz"
+    """The file of a blob, which a plain user's test may damage too."""
+    path = spec_blobs.directory / f"{blob.sha256.removeprefix('sha256:')}.gz"
+    if path.exists():
+        path.chmod(0o644)
+    return path
 
 
 def _read(members: Iterable[Member]) -> list[tuple[Entry, bytes]]:
