@@ -264,7 +264,7 @@ def test_a_training_that_its_time_limit_ends_resumes_by_itself_to_the_same_bytes
     (directory,) = cluster.directories(limited)
     listed = cluster.run("runs", "list", "--tag", "limited").out
     assert "interrupted by signal 10, exit 3, queued again: pending" in listed
-    cluster.slurm.ask("scontrol", "update", f"JobId={limited}", "StartTime=now")  # Slurm waits for two minutes
+    cluster.slurm.start_again(limited)
     cluster.wait_for(lambda: "JobState=COMPLETED" in cluster.ask(limited))
     answer = json.loads(cluster.run("runs", "list", "--tag", "limited", "--json").out)
     second, first = answer["runs"]

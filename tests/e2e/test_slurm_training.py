@@ -76,7 +76,7 @@ def test_a_training_that_its_time_limit_ends_resumes_to_the_uninterrupted_weight
         assert time.monotonic() < deadline, state
         assert "JobState=FAILED" not in state, state
         if "JobState=PENDING" in state:
-            cluster.ask("scontrol", "update", f"JobId={answer['job']}", "StartTime=now")
+            cluster.start_again(answer["job"])
         time.sleep(1)
     (whole,), attempts = record(project, "whole"), record(project, "limited")
     assert len(attempts) > 1
