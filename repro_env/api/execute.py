@@ -53,7 +53,7 @@ from repro_env.runs.start.request import (
 from repro_env.runs.start.snapshot import Snapshot
 from repro_env.runs.start.sourcedirectory import SourceDirectory
 from repro_env.sandbox import limits as enforcement
-from repro_env.sandbox import plan, programs
+from repro_env.sandbox import plan, pod, programs
 from repro_env.sandbox.host import HostRunner
 from repro_env.sandbox.runner import Runner
 from repro_env.sandbox.session import FORWARDED
@@ -200,10 +200,12 @@ def run(options: RunOptions, opened: Opened, *, store: Store, tell: Tell, backen
     inputs = prepare(options, opened, compiles=backend is None, store=store, tell=tell)
     options = inputs.options
     announce(inputs, tell)
-    for note in enforcement.find(inputs.start.limits).notes if options.runner != "docker" else ():
+    for note in enforcement.find(inputs.start.limits).notes if options.runner not in ("docker", "pod") else ():
         tell(f"not as requested: {note}")
     if backend is None and options.runner == "host":
         backend = HostRunner(inputs.source.tree, hidden=secrets_of(options))
+    elif backend is None and options.runner == "pod":
+        backend = pod.PodRunner(inputs.source.tree, hidden=secrets_of(options))
     elif backend is None:
         backend = imageprogram.runner(inputs.spec, options, store, bytecode=inputs.bytecode, hidden=secrets_of(options))
     store.run_directories.add(inputs.runs, inputs.start.source.trees)
@@ -211,7 +213,7 @@ def run(options: RunOptions, opened: Opened, *, store: Store, tell: Tell, backen
     with store.lease.restrict_to(_used_entries(inputs, store)):
         done = _run(inputs, backend, store, tell)
     advice: tuple[str, ...] = ()
-    if done.end.outcome.exit_code and options.runner != "host":
+    if done.end.outcome.exit_code and options.runner not in ("host", "pod"):
         advice = Advisor(inputs, store).lines(done.failures)
     return msgspec.structs.replace(done, advice=advice)
 
@@ -241,6 +243,8 @@ def prepare(options: RunOptions, opened: Opened, *, compiles: bool, is_here: boo
     code = sourcedirectory.choose(spec, spec_directory, store=store, given=options.source, frozen=options.frozen)
     workspace = plan.workspace_of(spec)
     here = options.here if options.recorded is not None else code.inside(options.here, workspace)
+    if submission is not None and options.runner == "pod":
+        here = Path(submission.start.cwd)
     mounts = mounts_of(options, spec, here, tell)
     for tag in options.tags:
         annotation.check_tag(tag)
@@ -256,7 +260,12 @@ def prepare(options: RunOptions, opened: Opened, *, compiles: bool, is_here: boo
     if is_here:
         gpus, absence = devices.choose(options, spec)
         checks = preflight.examine(
-            spec, store, gpus=gpus.facts, absence=absence, is_host=is_host, replays_threads=options.determinism != "off"
+            spec,
+            store,
+            gpus=gpus.facts,
+            absence=absence,
+            is_host=is_host or options.runner == "pod",
+            replays_threads=options.determinism != "off",
         )
         preflight.require(checks, spec_directory, here=options.here, tell=tell)
     run_data = data.collect(
@@ -271,6 +280,9 @@ def prepare(options: RunOptions, opened: Opened, *, compiles: bool, is_here: boo
     compiled = None
     if is_host:
         check_host(spec, code)
+    elif options.runner == "pod":  # the node pulls the image
+        if is_here:
+            pod.check(spec)
     else:
         compiled = _prepare_image(options, spec, spec_directory, compiles=compiles, store=store, tell=tell)
     if submission is None:

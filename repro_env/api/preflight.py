@@ -49,7 +49,8 @@ def examine(
 ) -> tuple[Check, ...]:
     """Judge this machine for a run of the spec. Raises `BuildError` if the spec contradicts itself.
 
-    `gpus`: those that the run uses. `absence`: why there are none. `is_host`: whether it runs without the image.
+    `gpus`: those that the run uses. `absence`: why there are none. `is_host`: whether repro-env
+    does not bring the image and `/dev/shm` of the run: on the host, and in a pod.
     `replays_threads`: whether it uses the captured numbers of threads.
     """
     host = machine.host()

@@ -57,12 +57,12 @@ class HostRunner(Runner):
         means = [MEANS, _RESTRICTED if landlock.is_available() else _UNRESTRICTED]
         clock = Clock(launch.limits)
         try:
-            _copy_configuration(launch, home)
+            copy_configuration(launch, home)
             _link_mounts(launch, root)
             with contextlib.ExitStack() as stack:
                 temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="repro-env-", ignore_cleanup_errors=True))
                 group = stack.enter_context(limits.group(launch.limits, launch.run_id))
-                code, interrupted = _start(
+                code, interrupted = start(
                     relocate(launch, root, temporary),
                     means,
                     Streams(directory, self._hidden, stack),
@@ -139,20 +139,26 @@ def _is_direct(base: Path, path: str) -> bool:
     return not any((base / above).is_symlink() for above in Path(path).parents)
 
 
-def _copy_configuration(launch: Launch, home: Path) -> None:
-    """Copy the captured configuration files of libraries into the home directory of the copy."""
+def copy_configuration(launch: Launch, home: Path, *, from_image: bool = False) -> None:
+    """Copy the captured configuration files of libraries into the home directory of a run, from the live ones or from the image."""
     for tree in launch.trees:
         if tree.root.startswith(paths.HOME + "/"):
             target = home / tree.root[len(paths.HOME) + 1 :]
             target.parent.mkdir(parents=True, exist_ok=True)
             with contextlib.suppress(FileNotFoundError):
-                workspace.copy_file(Path(tree.target), target)
+                workspace.copy_file(Path(tree.root if from_image else tree.target), target)
 
 
-def _start(
-    launch: Launch, means: list[str], streams: Streams, group: limits.Group, clock: Clock, writable: Sequence[str]
+def start(
+    launch: Launch,
+    means: list[str],
+    streams: Streams,
+    group: limits.Group,
+    clock: Clock,
+    *,
+    writable: Sequence[str] | None,
 ) -> tuple[int, int]:
-    """Start the command and wait for its end. Adds deviations to `means`.
+    """Start the command and wait for its end. Adds deviations to `means`. `writable`: where it may write; None for anywhere.
 
     Returns its exit code, or minus its signal; and the first signal that was passed on to it, or 0.
     """
@@ -201,7 +207,7 @@ def _become_command(
     mask: set[int],
     streams: Streams,
     group: limits.Group,
-    writable: Sequence[str],
+    writable: Sequence[str] | None,
 ) -> NoReturn:
     """In the child: execute the command, or report why this failed."""
     try:
@@ -212,7 +218,7 @@ def _become_command(
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         refused = command.enter_directory(launch)
         if not refused:
-            if landlock.is_available():
+            if writable is not None and landlock.is_available():
                 landlock.restrict_writes(writable)
             refused = command.execute(launch)
         os.write(report, msgspec.json.encode(refused))

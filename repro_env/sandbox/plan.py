@@ -132,7 +132,8 @@ def _variables(spec: Spec, start: Start, request: Request) -> tuple[Variable, ..
         if "PYTHONPATH" not in image:
             values.pop("PYTHONPATH", None)
     else:
-        tools, notes = layout.SEEDS, layout.NOTES
+        is_pod = start.runner == "pod"  # its mounts are those of the pod
+        tools, notes = (request.tools, request.notes) if is_pod else (layout.SEEDS, layout.NOTES)
         values |= image
         user = request.user
         values |= {"HOME": user.home, "USER": user.name, "LOGNAME": user.name, "PYTHONPYCACHEPREFIX": layout.PYCACHE}

@@ -11,10 +11,11 @@ from repro_env.schema.environment import Variable
 from repro_env.schema.spec import Seed
 from repro_env.schema.text import AbsPath, Digest, EnvName, FilePath, Line, RelPath
 
-RunnerName = Literal["embedded", "docker", "charliecloud", "apptainer", "host"]
-EngineName = Literal["slurm"]
+RunnerName = Literal["embedded", "docker", "charliecloud", "apptainer", "host", "pod"]
+"""`pod`: in the container of a Kubernetes job, which was started from the image."""
+EngineName = Literal["slurm", "kubernetes"]
 """Where a run is started, if not on this machine (`launch`)."""
-Isolation = Literal["embedded", "docker", "charliecloud", "apptainer", "none"]
+Isolation = Literal["embedded", "docker", "charliecloud", "apptainer", "pod", "none"]
 Mode = Literal["off", "warn", "strict"]
 """How libraries choose between fast and deterministic code. `off`: by default. `warn`: use deterministic code, and record
 operations that have none. `strict`: such operations are errors."""

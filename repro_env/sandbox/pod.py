@@ -1,0 +1,90 @@
+"""The pod runner: runs the command in this container, which Kubernetes has started from the image.
+
+The pod has mounted everything already (`launch.kubernetes`): an empty directory at the path of the source, another one as HOME,
+and volumes at their paths. The root is read-only. repro-env itself runs here too, from the directory of the job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection
+from pathlib import Path
+
+import msgspec
+
+from repro_env.io.files import read_regular, remove_tree
+from repro_env.oci import paths
+from repro_env.oci.paths import is_below
+from repro_env.sandbox import host, limits, memory, workspace
+from repro_env.sandbox.outputs import OUTSIDE
+from repro_env.sandbox.runner import Runner, outcome
+from repro_env.sandbox.session import Clock
+from repro_env.sandbox.streams import Streams
+from repro_env.schema.errors import RunError
+from repro_env.schema.run import Launch, Outcome
+from repro_env.schema.spec import Spec
+
+WORKSPACE, HOME = f"{paths.JOB}/workspace", f"{paths.JOB}/home"
+"""The directories that the pod mounts at the path of the source, and at `JOB_HOME`."""
+_MEANS = ("root: read-only, mounted by Kubernetes", "network: that of the pod")
+
+
+def check(spec: Spec) -> None:
+    """Raise `RunError` unless this process is in a container of the spec's image, with the directories of a job."""
+    try:
+        marker = msgspec.json.decode(read_regular(Path(paths.MARKER), 1 << 16), type=dict[str, str])
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        marker = {}
+    if marker.get("spec") != spec.digest:
+        found = f"it has that of the spec {marker['spec'][:19]}…" if "spec" in marker else "it has none"
+        raise RunError(
+            f"this is not a container of the image, whose {paths.MARKER} names the spec {spec.digest[:19]}…: {found}",
+            where="--runner pod",
+            hint="submit the run with `repro-env exec --on kubernetes`, which starts the right image",
+        )
+    if not Path(WORKSPACE).is_dir():
+        raise RunError(
+            "this container does not have the directories of a job",
+            where=WORKSPACE,
+            hint="submit the run with `repro-env exec --on kubernetes`",
+        )
+
+
+class PodRunner(Runner):
+    """Runs the launch of a job, once."""
+
+    def __init__(self, snapshot: Path, *, hidden: Collection[str] | None = None) -> None:
+        """Set up a runner. `snapshot` is the tree of the source."""
+        super().__init__(hidden=hidden)
+        self._snapshot = snapshot
+
+    def run(self, launch: Launch, *, directory: Path) -> Outcome:
+        """See `Runner`."""
+        home = Path(f"{directory / OUTSIDE}{launch.user.home}")
+        home.parent.mkdir(parents=True)
+        # What is mounted stays mounted: the command writes directly to the directory of the run.
+        Path(WORKSPACE).rename(directory / "files")
+        Path(HOME).rename(home)
+        workspace.prepare(launch, directory, self._snapshot)
+        _link(launch, directory / "files")
+        host.copy_configuration(launch, home, from_image=True)
+        has_starved = memory.watch_oom_kills()
+        means, clock = list(_MEANS), Clock(launch.limits)
+        with contextlib.ExitStack() as stack:
+            streams = Streams(directory, self._hidden, stack)
+            group = limits.Group(limits.Enforcement(), [])  # Kubernetes limits the container
+            code, interrupted = host.start(launch, means, streams, group, clock, writable=None)
+        return outcome(code, "pod", means, starved=has_starved(), interrupted=interrupted, timed_out=clock.is_over)
+
+
+def _link(launch: Launch, files: Path) -> None:
+    """Make symbolic links for what has to be seen below the source: trees of the image, and volumes, which are mounted elsewhere."""
+    links = {tree.target: tree.root for tree in launch.trees} | {mount.target: mount.source for mount in launch.mounts}
+    for target, source in links.items():
+        if not is_below(target, launch.workspace) or source.startswith(paths.HOME):
+            continue
+        link = files / target[len(launch.workspace) + 1 :]
+        if link.is_dir() and not link.is_symlink():
+            remove_tree(link)
+        link.unlink(missing_ok=True)
+        link.symlink_to(source)
