@@ -15,10 +15,11 @@ import msgspec
 from repro_env.api.runs import remove as remove_runs
 from repro_env.launch.engine import Engine, State
 from repro_env.launch.slurm import Slurm
-from repro_env.runs.records import records, submissions
+from repro_env.runs.records import ids, records, submissions
 from repro_env.runs.records.records import Run
 from repro_env.runs.records.submissions import Submitted
-from repro_env.schema.errors import EngineError, RecordError
+from repro_env.schema.environment import Variable, values_of
+from repro_env.schema.errors import EngineError, RecordError, ReproEnvError
 from repro_env.schema.progress import Tell
 from repro_env.schema.run import Job
 
@@ -46,9 +47,13 @@ class Waited(msgspec.Struct, frozen=True):
         return end.outcome.exit_code if end is not None else self.state.exit_code or 1
 
 
-def engine_of(submitted: Submitted, environ: Mapping[str, str]) -> Engine:
-    """Return the engine of a job that was submitted."""
-    return Slurm(submitted.directory, environ)
+def engine_of(submitted: Submitted, environ: Mapping[str, str], *, variables: Sequence[Variable] = ()) -> Engine:
+    """Return the engine of a job that was submitted, or that is to be submitted with the user's `variables`."""
+    if submitted.submission.engine == "kubernetes":
+        from repro_env.launch.kubernetes import Kubernetes  # slow to import
+
+        return Kubernetes(submitted.directory, environ, submitted.submission.start.image, variables=variables)
+    return Slurm(submitted.directory, {**environ, **values_of(variables)})
 
 
 def state_of(submitted: Submitted, environ: Mapping[str, str]) -> State:
@@ -72,6 +77,30 @@ def unfinished(runs: Path, recorded: Sequence[Run], environ: Mapping[str, str]) 
     return {item.runs[-1].id if item.runs else item.id: (item, state_of(item, environ)) for item in waiting}
 
 
+def bring_home(runs: Path, environ: Mapping[str, str], tell: Tell) -> None:
+    """Pull the runs of jobs that have ended and do not share this directory of runs. A failure is only reported."""
+    waiting = [item for item in submissions.listing(runs, ()) if item.submission.catalog]
+    if not waiting:
+        return
+    recorded = records.listing(runs)[0]
+    for item in waiting:
+        if not records.attempts(recorded, item.id) and state_of(item, environ).phase == "ended":
+            try:
+                _pull(item)
+            except ReproEnvError as error:
+                tell.warn(
+                    f"the job of run {ids.short(item.id)} has ended, but {item.submission.catalog} cannot be read: {error.what}"
+                )
+
+
+def _pull(submitted: Submitted) -> None:
+    """Pull a run. One that its job has not pushed, because it was killed, stays a submission."""
+    from repro_env.api.runsshare import pull_runs  # slow to import
+
+    with contextlib.suppress(RecordError):
+        pull_runs(submitted.submission.catalog, [submitted.id], runs=submitted.directory.parent.parent)
+
+
 def locate(runs: Path, word: str) -> Path | Submitted:
     """Return the directory of a run, or a submitted run that has not started. Raises `RecordError` if there is neither."""
     try:
@@ -92,7 +121,7 @@ def remove(runs: Path, words: Sequence[str], environ: Mapping[str, str], *, forc
             names.append(found.name)
             continue
         if not force and state_of(found, environ).phase in ("pending", "running"):
-            hint = f"cancel the job first: scancel {found.job}"
+            hint = f"cancel the job first: {engine_of(found, environ).stop(found.job)}"
             raise RecordError("this run is submitted, and its job has not ended", where=word, hint=hint)
         directories.append(found.directory)
     removed = remove_runs(runs, names, force=force)
@@ -122,6 +151,8 @@ def wait(submitted: Submitted, engine: Engine, *, write: Callable[[bytes, bytes]
             before, state = state, engine.state(job)
             if state.text != before.text and state.phase in ("pending", "running"):
                 tell(f"job {job}: {state.text}")
+                if state.hint:
+                    tell(f"hint: {state.hint}")
             if state.phase != "unknown":
                 answered = time.monotonic()
             elif time.monotonic() > answered + _LOST:
@@ -130,6 +161,8 @@ def wait(submitted: Submitted, engine: Engine, *, write: Callable[[bytes, bytes]
             due, pause = time.monotonic() + pause, min(pause * 1.5, _LAST)
         write(*engine.logs(job))
     runs = submitted.directory.parent.parent
+    if submitted.submission.catalog:
+        _pull(submitted)
     attempts = records.attempts(records.listing(runs)[0], submitted.id)
     return Waited(msgspec.structs.replace(submitted, runs=tuple(attempts)), state, stopped)
 

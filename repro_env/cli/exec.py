@@ -103,7 +103,7 @@ def command(
         value(
             "NAME",
             "embedded (default): run in the image. docker: run in a container of Docker or Podman. charliecloud, apptainer: let "
-            "ch-run or apptainer start the image. host: run in the live environment, without isolation.",
+            "ch-run or apptainer start the image. host: run in the live environment, without isolation. Jobs of Kubernetes use pod.",
         ),
     ] = None,
     gpus: Annotated[
@@ -159,7 +159,9 @@ def command(
     ] = None,
     on: Annotated[
         EngineName | None,
-        value("ENGINE", "Submit the run as a job, and do not run it on this machine. slurm: with sbatch."),
+        value(
+            "ENGINE", "Submit the run as a job, and do not run it on this machine. slurm: with sbatch. kubernetes: with kubectl."
+        ),
     ] = None,
     partition: Annotated[str | None, value("NAME", "Request this partition; requires --on slurm.")] = None,
     account: Annotated[str | None, value("NAME", "Charge the job to this account; requires --on slurm.")] = None,
@@ -175,10 +177,22 @@ def command(
         list[str] | None,
         value("OPTION", "Pass an option to sbatch, for example --slurm-arg=--qos=high; requires --on slurm. Repeatable."),
     ] = None,
-    print_: Annotated[bool, flag("--print", "Print the job script and submit nothing; requires --on slurm.")] = False,
+    namespace: Annotated[
+        str | None,
+        value("NAME", "Submit the job to this namespace; requires --on kubernetes. Default: that of kubectl's current context."),
+    ] = None,
+    gpu_product: Annotated[
+        str | None,
+        value("NAME", "Run on a node with this model of GPU (its label nvidia.com/gpu.product); requires --on kubernetes."),
+    ] = None,
+    registry_secret: Annotated[
+        str | None,
+        value("NAME", "Pull the image and push the run with the login in this Secret; requires --on kubernetes."),
+    ] = None,
+    print_: Annotated[bool, flag("--print", "Print the job and submit nothing; requires --on.")] = False,
     wait: Annotated[
         bool,
-        flag("--wait", "Wait for the job, print its output, and exit with the command's exit code; requires --on slurm."),
+        flag("--wait", "Wait for the job, print its output, and exit with the command's exit code; requires --on."),
     ] = False,
 ) -> None:
     """Run a command in the captured environment and record the run.
@@ -242,7 +256,7 @@ def words(context: Any) -> tuple[str, ...]:
 def run(options: Mapping[str, Any], command: Sequence[str], params: Sequence[Any]) -> int:
     """Run `repro-env exec`. `params`: its options. Returns the exit code of the user's command. Raises `ReproEnvError`."""
     tell, catalog = messages.prefixed, options["push"]
-    if catalog is not None:
+    if catalog is not None and options["on"] != "kubernetes":  # the pod does this, with its own login
         from repro_env.api.runsshare import check_catalog  # slow to import
 
         check_command(command)

@@ -56,6 +56,7 @@ def list_(
         runsshare.list_shared(from_, tag or ())
         return
     directory = use_case.find_runs_directory(runs)
+    jobs.bring_home(directory, os.environ, messages.say)
     listing = use_case.list_runs(directory, tell=messages.say)
     tags = {run.id: run.tags for run in listing.runs}
     selected = [run for run in listing.runs if set(tag or ()) <= set(tags[run.id] or ())]
@@ -67,7 +68,7 @@ def list_(
         header = ("ID", "WHEN (UTC)", "COMMAND", "STATE", "TIME", "OUTPUTS")
         more = ("TAGS",) if any(tags[run.id] != () for run in selected) else ()
         rows: list[tuple[str, ...]] = [
-            (*runpage.columns(item.submission.start), runpage.before_start(state)) for item, state in waiting
+            (*runpage.columns(item.submission.start), runpage.before_start(state, item)) for item, state in waiting
         ]
         rows += [_row(run, tags[run.id], unfinished.get(run.id)) for run in selected]
         messages.result(messages.table(rows, header=(*header, *more)))
@@ -90,7 +91,9 @@ def show(
     runs: RunsOption = None,
 ) -> None:
     """Show a run. The page has its command, environment, data, metrics, outputs and notes."""
-    found = jobs.locate(use_case.find_runs_directory(runs), run_id)
+    directory = use_case.find_runs_directory(runs)
+    jobs.bring_home(directory, os.environ, messages.say)
+    found = jobs.locate(directory, run_id)
     if isinstance(found, Submitted):
         _show_job(found)
         return
@@ -148,6 +151,8 @@ def logs(
 ) -> None:
     """Print the output of a run's command. Its stdout goes to stdout, its stderr to stderr."""
     found = jobs.locate(use_case.find_runs_directory(runs), run_id)
+    if isinstance(found, Submitted):
+        jobs.engine_of(found, os.environ).logs(found.job)  # those of Slurm are there already
     directory = found.directory if isinstance(found, Submitted) else found
     lines = use_case.read_logs(directory)
     if messages.Screen.json:

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -24,15 +24,20 @@ from repro_env.runs.start.request import job_of
 from repro_env.sandbox.limits import parse_time
 from repro_env.schema.errors import RunError, UsageError
 from repro_env.schema.progress import Details, Tell
-from repro_env.specs.argument import open_spec
+from repro_env.specs.argument import Opened, open_spec
 from repro_env.store.specs.lookup import runs_directory
 from repro_env.store.store import Store
 
-OPTIONS = ("on", "partition", "account", "time", "requeue", "slurm_arg", "print_", "wait")
+_SLURM = ("partition", "account", "requeue", "slurm_arg")
+_KUBERNETES = ("namespace", "gpu_product", "registry_secret")
+OPTIONS = ("on", "time", "print_", "wait", *_SLURM, *_KUBERNETES)
 """The options of `exec` for a run that is submitted. The run on the node has `requeue` of them."""
 _GPU_ARGUMENTS = ("--gres=gpu", "--gpus-per-")
 _DECIDED = ("spec", "runs", "run_id", "seed", "env", "env_file", "gpus", "module", "code")
 """Options of `exec` on the node that `api.submit` adds, or that have another meaning there."""
+_DECIDED_IN_POD = ("data", "checkpoints", "source", "frozen", "runner", "network", "push")
+_NOT_IN_POD = ("resume", "parent")
+"""Options that name runs of this machine."""
 
 
 def run(options: Mapping[str, Any], command: Sequence[str], arguments: dict[str, Any], params: Sequence[Any]) -> int:
@@ -41,19 +46,20 @@ def run(options: Mapping[str, Any], command: Sequence[str], arguments: dict[str,
     planned = _plan(options, command, arguments, params, count=1, store=store)
     if options["print_"]:
         messages.result(planned.script.rstrip("\n"))
-        tell("this is the job script; nothing was submitted")
+        tell("this is the job; nothing was submitted")
         return 0
     if not options["wait"]:  # otherwise the output of the job has the same lines
         # The directory has the time of the start in its name.
         without_directory = msgspec.structs.replace(planned.inputs.options, keeps_record=False)
         announce(msgspec.structs.replace(planned.inputs, options=without_directory), tell)
-    submitted = submit.submit(planned, store=store)
+    submitted = submit.submit(planned, store=store, tell=tell)
     run_id = short(submitted.id)
     tell(f"run {run_id} was submitted as job {submitted.job}")
     if not options["wait"]:
         messages.answer_in_json({"run": submitted.id, "job": submitted.job, "directory": str(submitted.directory)})
         more = runs_option(options["runs"])
-        tell(f"next: repro-env runs show {run_id}{more} (its state), repro-env runs logs {run_id}{more}, scancel {submitted.job}")
+        stop = jobs.engine_of(submitted, os.environ).stop(submitted.job)
+        tell(f"next: repro-env runs show {run_id}{more} (its state), repro-env runs logs {run_id}{more}, {stop}")
         return 0
     waited = jobs.wait(submitted, jobs.engine_of(submitted, os.environ), write=_write, tell=tell)
     last = waited.submitted.runs[-1] if waited.submitted.runs else None
@@ -73,9 +79,13 @@ def run_seeds(
     Returns the finished runs by seed, and the signal with which the user stopped them, or 0. Raises `ReproEnvError`.
     """
     tell, store = messages.prefixed, Store.open()
+    if options["on"] != "slurm":
+        raise UsageError(
+            f"`sensitivity` does not support --on {options['on']}", hint="use --on slurm, or submit one run for each seed"
+        )
     planned = _plan(options, command, arguments, params, count=count, store=store)
     announce(planned.inputs, Details(tell))
-    submitted = submit.submit(planned, store=store)
+    submitted = submit.submit(planned, store=store, tell=tell)
     tell(f"{count} runs were submitted as the array job {submitted.job}")
     waited = jobs.wait(submitted, jobs.engine_of(submitted, os.environ), write=lambda *_: None, tell=tell)
     finished: dict[int, FinishedRun] = {}
@@ -99,8 +109,13 @@ def _plan(
     count: int,
     store: Store,
 ) -> submit.Planned:
-    tell = messages.prefixed
+    tell, engine = messages.prefixed, options["on"]
+    for name in _SLURM if engine == "kubernetes" else _KUBERNETES:
+        if options[name]:
+            raise _requires(name)
     opened = open_spec(arguments.pop("spec"), store=store, tell=tell)
+    if engine == "kubernetes":
+        return _plan_pod(options, command, arguments, params, opened, store=store)
     gpus = check_gpus(arguments.pop("gpus"), options["slurm_arg"] or ())
     made = execute.options_of(command, **arguments)
     runs = made.runs or opened.runs or runs_directory(opened.directory)
@@ -119,6 +134,43 @@ def _plan(
         arguments=tuple(options["slurm_arg"] or ()),
     )
     return submit.plan(made, opened, words, resources, count=count, store=store, tell=tell)
+
+
+def _plan_pod(
+    options: Mapping[str, Any],
+    command: Sequence[str],
+    arguments: dict[str, Any],
+    params: Sequence[Any],
+    opened: Opened,
+    *,
+    store: Store,
+) -> submit.Planned:
+    from repro_env.launch import kubernetes  # slow to import
+
+    tell, gpus = messages.prefixed, arguments.pop("gpus") or 0
+    if not isinstance(gpus, int):
+        hint = "give a number, and their model with --gpu-product"
+        raise UsageError(f"--gpus {gpus} does not say how many GPUs the job gets", hint=hint)
+    for name in _NOT_IN_POD:
+        if options[name]:
+            what = f"--on kubernetes does not support --{name}, because pods do not have the runs of this machine"
+            raise UsageError(what, hint=f"leave out --{name}")
+    kinds: tuple[Literal["data", "checkpoints"], ...] = ("data", "checkpoints")
+    claims = [kubernetes.parse_claim(kind, *pair) for kind in kinds for pair in arguments.pop(kind)]
+    made = execute.options_of(command, **arguments)
+    passed = {**options, **dict.fromkeys(_DECIDED_IN_POD)}
+    time = ("--time", f"{made.limits.seconds}s") if made.limits.seconds else ()
+    words = ("--gpus", str(gpus or "none"), *time, *node_words(passed, params))
+    resources = kubernetes.Resources(
+        namespace=options["namespace"] or kubernetes.current_namespace(os.environ),
+        gpus=gpus,
+        gpu_product=options["gpu_product"],
+        cpus=made.limits.cpus,
+        memory=made.limits.memory,
+        seconds=made.limits.seconds,
+        registry_secret=options["registry_secret"],
+    )
+    return submit.plan_pod(made, opened, words, resources, claims, catalog=options["push"], store=store, tell=tell)
 
 
 def check_gpus(request: int | str | None, arguments: Sequence[str]) -> int | str:
@@ -144,8 +196,13 @@ def check_alone(options: Mapping[str, Any]) -> None:
     """Raise `UsageError` for an option that a run on this machine cannot have."""
     for name in OPTIONS:
         if options[name] and name != "time" and not (name == "requeue" and job_of(os.environ)):
-            option = name.rstrip("_").replace("_", "-")
-            raise UsageError(f"--{option} requires --on slurm", hint=f"add --on slurm, or leave out --{option}")
+            raise _requires(name)
+
+
+def _requires(name: str) -> UsageError:
+    option = name.rstrip("_").replace("_", "-")
+    engine = "slurm" if name in _SLURM else "kubernetes" if name in _KUBERNETES else "slurm or --on kubernetes"
+    return UsageError(f"--{option} requires --on {engine}", hint=f"add it, or leave out --{option}")
 
 
 def requeue(result: FinishedRun, tell: Tell) -> None:

@@ -41,3 +41,7 @@ class Engine(abc.ABC):
     @abc.abstractmethod
     def logs(self, job: str) -> tuple[bytes, bytes]:
         """Return what a job has printed on stdout and stderr since the last call."""
+
+    @abc.abstractmethod
+    def stop(self, job: str) -> str:
+        """Return the command with which a user stops a job."""

@@ -198,7 +198,11 @@ class Slurm(Engine):
         """See `Engine`."""
         done = self._ask("scancel", job)
         if done.code:
-            raise EngineError(f"Slurm did not cancel the job {job}: {_message(done)}", hint=f"cancel it with `scancel {job}`")
+            raise EngineError(f"Slurm did not cancel the job {job}: {_message(done)}", hint=f"cancel it with `{self.stop(job)}`")
+
+    def stop(self, job: str) -> str:
+        """See `Engine`."""
+        return f"scancel {job}"
 
     def requeue(self, job: str) -> None:
         """Queue a running job again, which ends it here. Raises `EngineError`."""

@@ -11,8 +11,9 @@ import pytest
 
 from repro_env.api import jobs
 from repro_env.api.jobs import Waited
+from repro_env.cli.ui import runpage
 from repro_env.launch.engine import Engine, State
-from repro_env.runs.records import records, submissions
+from repro_env.runs.records import ids, records, submissions
 from repro_env.runs.records.submissions import Submission, Submitted
 from repro_env.schema.errors import EngineError, RecordError
 from repro_env.schema.progress import Silent
@@ -45,6 +46,9 @@ class Fake(Engine):
 
     def logs(self, job: str) -> tuple[bytes, bytes]:
         return b"o", b"e"
+
+    def stop(self, job: str) -> str:
+        raise NotImplementedError
 
 
 class Lines(Silent):
@@ -128,3 +132,20 @@ def test_a_pending_job_is_not_removed_without_force(tmp_path: Path) -> None:
     assert records.directories(tmp_path / "runs") == [done]
     removed = jobs.remove(tmp_path / "runs", [done.name, run_id], environ, force=True)
     assert [path.exists() for path in removed] == [False, False]
+
+
+def test_a_run_that_its_pod_did_not_push_stays_a_submission(tmp_path: Path) -> None:
+    run_id, tell = ids.uuid7(1, bytes(10)), Lines()
+    (tmp_path / "kubectl").write_text("#!/bin/sh\necho 'Error from server (NotFound): x' >&2\nexit 1\n")
+    (tmp_path / "kubectl").chmod(0o755)
+    (tmp_path / "catalog").mkdir()
+    for catalog in (str(tmp_path / "catalog"), "127.0.0.1:1/team/runs"):
+        runs = tmp_path / catalog.replace("/", "-") / "runs"
+        submissions.write_job(
+            submissions.write(runs, Submission(engine="kubernetes", start=start(run_id), catalog=catalog)), "c/vision/x"
+        )
+        jobs.bring_home(runs, {"PATH": str(tmp_path)}, tell)
+        ((item, state),) = jobs.unfinished(runs, (), {"PATH": f"{tmp_path}:/bin"}).values()
+        assert runpage.before_start(state, item) == "not recorded: Kubernetes does not know the job any more"
+    assert len(tell.lines) == 1
+    assert tell.lines[0].startswith(f"the job of run {ids.short(run_id)} has ended, but 127.0.0.1:1/team/runs cannot be read: ")

@@ -78,6 +78,7 @@ def test_every_option_of_exec_reaches_the_node_or_is_named_here() -> None:
     missing = {param.opts[0] for param in parsed.command.params if param.name in samples and param.opts[0] not in passed}
     assert missing == {
         *("--on", "--partition", "--account", "--time", "--slurm-arg", "--print", "--wait"),
+        *("--namespace", "--gpu-product", "--registry-secret"),
         *("--spec", "--runs", "--run-id", "--seed", "--env", "--env-file", "--gpus", "-m", "-c"),
     }
 
@@ -126,8 +127,18 @@ def test_a_shell_is_not_submitted() -> None:
         app.run(["shell", "--on", "slurm"])
 
 
+def test_options_of_kubernetes_are_not_for_slurm() -> None:
+    with pytest.raises(UsageError, match="--namespace requires --on kubernetes"):
+        app.run(["exec", "--on", "slurm", "--namespace", "x", "train.py"])
+
+
 @pytest.mark.parametrize(
-    ("words", "message"), [(["--on", "slurm", "--wait"], "does not support"), (["--partition", "x"], "requires --on")]
+    ("words", "message"),
+    [
+        (["--on", "slurm", "--wait"], "does not support"),
+        (["--partition", "x"], "requires --on"),
+        (["--gpu-product", "x"], "requires --on kubernetes"),
+    ],
 )
 def test_options_of_a_single_job_are_not_for_seeds(words: list[str], message: str) -> None:
     with pytest.raises(UsageError, match=message):

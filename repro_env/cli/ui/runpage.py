@@ -85,9 +85,10 @@ def start_columns(started: str, words: Sequence[str]) -> tuple[str, str]:
     return started[:19].replace("T", " "), command if len(command) <= 40 else command[:39] + "…"
 
 
-def before_start(state: State) -> str:
-    """The state of a submitted run that has no record yet."""
-    prefix = {"ended": "did not start: ", "unknown": "unknown: "}.get(state.phase, "")
+def before_start(state: State, submitted: Submitted) -> str:
+    """The state of a submitted run that has no record here."""
+    ended = "not recorded: " if submitted.submission.catalog else "did not start: "
+    prefix = {"ended": ended, "unknown": "unknown: "}.get(state.phase, "")
     return f"{prefix}{state.text}"
 
 
@@ -114,7 +115,7 @@ def job_lines(submitted: Submitted, state: State) -> Iterator[str]:
     yield f"in        {submission.start.cwd}"
     yield f"submitted {submission.start.started}"
     yield f"job       {submission.engine} {submitted.job or '(unknown)'}"
-    yield f"state     {before_start(state)}" + (f", exit {state.exit_code}" if state.exit_code is not None else "")
+    yield f"state     {before_start(state, submitted)}" + (f", exit {state.exit_code}" if state.exit_code is not None else "")
     if state.hint:
         yield f"          {state.hint}"
     yield f"image     {submission.start.image}"

@@ -3,7 +3,7 @@
 runs/.jobs/<run id>/
     submission.json   what the run would start from, written before the job is submitted
     job.json          the ID of the job, written after that
-    job.sh            the job script (Slurm)
+    job.sh, job.yaml  the job script (Slurm), the manifest (Kubernetes)
     stdout.log, stderr.log   what the job printed, also if the run did not start
 """
 
@@ -36,6 +36,8 @@ class Submission(Frozen, frozen=True, kw_only=True):
     engine: EngineName
     start: Start
     """What the run starts from. The facts of the machine are those of the one that submitted it."""
+    catalog: Line = ""
+    """Where the job pushes the run, if its node does not share this directory."""
 
 
 class _JobFile(Frozen, frozen=True, kw_only=True):

@@ -197,7 +197,9 @@ def seed_of(seed: int | Literal["random"] | None, spec: Spec) -> int:
 
 
 def job_of(environ: Mapping[str, str]) -> Job | None:
-    """Return the job of Slurm in which this process is; None if it is in none."""
+    """Return the job of a scheduler in which this process is; None if it is in none."""
+    if name := environ.get("REPRO_ENV_JOB"):
+        return Job(engine="kubernetes", id=redact.line(name), node=redact.line(environ.get("REPRO_ENV_NODE", "")))
     if not (job := environ.get("SLURM_JOB_ID", "")).isdecimal():
         return None
     restarts = environ.get("SLURM_RESTART_COUNT", "")

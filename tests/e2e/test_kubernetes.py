@@ -1,0 +1,185 @@
+"""Runs that are jobs of Kubernetes, through the installed command and kubectl. The API server is a fake, which checks each object with
+the schemas of Kubernetes; the pods run in Docker (tests/fakes/kubernetes.py), and the registry is a real one with a login."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+
+from tests.e2e import parts
+from tests.e2e.parts import Project, one_sentence
+from tests.fakes.kubernetes import NODE, Cluster, api_server, run_in_docker, validate
+from tests.parts import need
+from tests.registries import registry
+from tests.registry.test_access import HASHED, login
+
+TRAIN = """\
+import json, os, pathlib, random, signal, sys
+print("starting", os.environ.get("TOKEN"), sys.argv[1:], os.getcwd(), sys.prefix, os.getuid(), flush=True)
+marker = json.loads(pathlib.Path("/.repro-env/image.json").read_text())
+pathlib.Path("weights.json").write_text(json.dumps([marker["spec"], [random.random() for _ in range(3)]]))
+pathlib.Path("~/outside.txt").expanduser().write_text("kept")
+for directory in sys.argv[2:]:
+    print(sorted(os.listdir(directory)))
+    pathlib.Path(directory, "state").write_text("saved")
+try:
+    pathlib.Path("/usr/lib/x").write_text("")
+except OSError as error:
+    print(error.strerror, flush=True)
+if sys.argv[1] == "pause":
+    signal.pause()
+sys.exit(int(sys.argv[1]))
+"""
+
+
+class Site(NamedTuple):
+    project: Project
+    cluster: Cluster
+    host: str
+    volumes: Path
+    environ: dict[str, str]
+
+    def run(self, *words: str, code: int | None = 0) -> parts.Done:
+        return self.project.run(*words, code=code, env=self.environ)
+
+    def record(self, run_id: str) -> dict[str, Any]:
+        answer = json.loads(self.run("runs", "show", run_id, "--json").out)
+        assert isinstance(answer, dict)
+        return answer
+
+
+@pytest.fixture(scope="module")
+def unpushed(ground: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A captured project, a registry with a login, and a cluster with claims and a Secret."""
+    need(shutil.which("kubectl"), "kubectl: apt-get install kubernetes-client")
+    need(os.geteuid() == 0, "uid 0: files of the pods belong to another user")
+    directory, images = tmp_path_factory.mktemp("kubernetes"), set[str]()
+    (directory / "htpasswd").write_text(f"me:{HASHED}\n")
+    path = ground / "a project in pods"
+    project = parts.project(path, parts.venv(path / ".venv", own_pip=False), ground / "pods-store")
+    (path / "train.py").write_text(TRAIN)
+    project.capture()
+    auth = f"auth: {{htpasswd: {{realm: tests, path: {directory / 'htpasswd'}}}}}"
+    for name in ("imagenet/v2/train", "checkpoints", "registry"):
+        (directory / name).mkdir(parents=True)
+    (directory / "checkpoints").chmod(0o777)
+    with registry(directory / "blobs", more=[auth]) as host:
+        login(directory, host)
+        (directory / "config.json").rename(directory / "registry" / ".dockerconfigjson")
+        (directory / "registry" / "config.json").symlink_to(".dockerconfigjson")
+        cluster = Cluster(run_in_docker(directory, images, directory / "registry"))
+        with api_server(cluster, directory) as kubeconfig:
+            environ = {"DOCKER_CONFIG": str(directory / "registry"), "KUBECONFIG": str(kubeconfig), "TOKEN": "a$(HOME)$$"}
+            yield Site(project, cluster, host, directory, environ)
+    subprocess.run(["docker", "rmi", "--force", *images], capture_output=True, check=True)
+
+
+@pytest.fixture(scope="module")
+def site(unpushed: Site) -> Site:
+    refused = unpushed.run("exec", "--on", "kubernetes", "train.py", "0", code=3)
+    assert "is not in a registry" in one_sentence(refused)
+    assert "push it with `repro-env push" in refused.err
+    unpushed.run("push", f"{unpushed.host}/team/digits:1")
+    return unpushed
+
+
+def test_a_run_in_a_pod_comes_home_with_its_outputs(site: Site) -> None:
+    words = ("--data", "imagenet/v2:/data/imagenet", "--checkpoints", f"checkpoints:{site.project.directory}/ck")
+    limits = ("--cpus", "1.5", "--memory", "2G", "--time", "10m", "--registry-secret", "registry")
+    done = site.run(
+        "exec", "--on", "kubernetes", "--wait", "--json", *limits, *words, "--env", "TOKEN", "train.py", "7", "ck", code=7
+    )
+    project = site.project.directory
+    lines = done.out.splitlines()
+    assert f"starting a$(HOME)$$ ['7', 'ck'] {project} {project}/.venv 1000" in lines
+    assert lines[-2].startswith("repro-env: sent ") or "Read-only file system" in lines
+    answer = json.loads(lines[-1])
+    record = site.record(answer["run"]["start"]["id"])
+    start, end = record["start"], record["end"]
+    assert start["job"] == {"engine": "kubernetes", "id": answer["job"].partition("/test/")[2], "node": NODE, "restarts": 0}
+    assert [(item["kind"], item["target"]) for item in start["data"]] == [
+        ("data", "/data/imagenet"),
+        ("checkpoints", f"{project}/ck"),
+    ]
+    assert (end["outcome"]["isolation"], end["outcome"]["exit_code"]) == ("pod", 7)
+    assert (site.volumes / "checkpoints/state").read_text() == "saved"
+    assert [output["path"] for output in end["outputs"]] == ["/home/repro-env/outside.txt", "weights.json"]
+    here = json.loads(site.run("exec", "--json", "train.py", "0").out.splitlines()[-1])
+    mine, theirs = ({output["path"]: output["sha256"] for output in item["outputs"]}["weights.json"] for item in (here, end))
+    assert mine == theirs
+    (shared,) = json.loads(site.run("runs", "list", "--from", f"{site.host}/team/digits", "--json").out)["runs"]
+    assert (shared["id"], shared["ending"]) == (start["id"], "exit 7")
+    assert "a$(HOME)" not in "".join(path.read_text() for path in Path(record["directory"]).rglob("*.json"))
+    assert "a$(HOME)" not in "".join(
+        path.read_text() for path in (project / "runs/.jobs").rglob("*.*") if path.name != "stdout.log"
+    )
+
+
+def test_a_job_that_is_deleted_saves_its_state_and_is_recorded(site: Site) -> None:
+    done = site.run("exec", "--on", "kubernetes", "--json", "--registry-secret", "registry", "train.py", "pause")
+    answer = json.loads(done.out)
+    short = answer["run"][-8:]
+    deadline = time.monotonic() + 90
+    while "Read-only file system" not in site.run("runs", "logs", short, code=None).out:
+        assert time.monotonic() < deadline, site.cluster.pods
+        time.sleep(0.3)
+    assert "running" in site.run("runs", "list").out
+    stop = shlex.split(done.err.rpartition(", ")[2])
+    assert stop[:5] == ["kubectl", "delete", "job", "-n", "vision"]
+    path = f"/apis/batch/v1/namespaces/vision/jobs/{stop[-1]}?propagationPolicy=Background"  # as that command does
+    subprocess.run(["kubectl", "delete", "--raw", path], env={**os.environ, **site.environ}, check=True, capture_output=True)
+    while "interrupted by signal 15" not in (listed := site.run("runs", "list").out):
+        assert time.monotonic() < deadline, listed
+        time.sleep(0.3)
+    assert {output["path"] for output in site.record(short)["end"]["outputs"]} >= {"weights.json"}
+    assert not site.cluster.pods.keys() & {f"{stop[-1]}-x7x7x"}
+
+
+def test_a_printed_job_is_valid_and_is_not_submitted(site: Site) -> None:
+    before = dict(site.cluster.jobs)
+    words = (
+        "--gpus",
+        "2",
+        "--gpu-product",
+        "NVIDIA-H100-80GB-HBM3",
+        "--namespace",
+        "vision",
+        "--push",
+        f"{site.host}/team/runs",
+    )
+    done = site.run("exec", "--on", "kubernetes", "--print", *words, "train.py", "0")
+    manifest = yaml.safe_load(done.out)
+    validate(manifest)
+    (container,) = manifest["spec"]["template"]["spec"]["containers"]
+    assert container["resources"] == {"limits": {"nvidia.com/gpu": "2"}}
+    assert container["image"].startswith(f"{site.host}/team/digits@sha256:")
+    assert site.cluster.jobs == before
+
+
+def test_code_with_a_secret_is_not_sent(site: Site) -> None:
+    path = site.project.directory / "settings.py"
+    path.write_text("KEY = 'ghp_" + "aB3dE5gH7jK9mN1pQ3sT5vW7yZ9bC1dE3fG5'\n")
+    try:
+        refused = site.run("exec", "--on", "kubernetes", "--print", "train.py", "0", code=7)
+    finally:
+        path.unlink()
+    assert "1 file contains a secret, so nothing was written or sent" in refused.err
+
+
+def test_what_a_pod_cannot_have_is_refused_before_it_is_submitted(site: Site) -> None:
+    for words, text in (
+        (("--resume", "latest"), "pods do not have the runs of this machine"),
+        (("--data", f"imagenet:{site.project.directory}"), "would hide"),
+        (("--push", "."), "only to a registry"),
+    ):
+        assert text in one_sentence(site.run("exec", "--on", "kubernetes", *words, "train.py", "0", code=2))
