@@ -284,11 +284,9 @@ class Kubernetes(Engine):
     def state(self, job: str) -> State:
         """See `Engine`. A job whose node started another image than the spec's is stopped, and has ended with the code of `RunError`."""
         try:
-            pods = self._get(job, "pods", f"?labelSelector={urllib.parse.quote(f'{LABEL}={self._run_id}')}")
-            found = self._get(job, "jobs")
+            state = parse(self._get(job, "jobs"), self._pods(job), self._digests)
         except EngineError as error:
             return State(phase="unknown", text=error.what)
-        state = parse(found, [] if pods is None else pods.get("items") or [], self._digests)
         if state.exit_code == RunError.exit_code and state.phase == "running":
             try:
                 self.cancel(job)
@@ -317,13 +315,12 @@ class Kubernetes(Engine):
         self._due = time.monotonic() + _PAUSE
         since = f"&sinceTime={urllib.parse.quote(self._last)}" if self._last else ""
         try:
-            pods = self._get(job, "pods", f"?labelSelector={urllib.parse.quote(f'{LABEL}={self._run_id}')}")
-            items = (pods or {}).get("items") or []
-            if not items:
+            pods = self._pods(job)
+            if not pods:
                 return b"", b""
-            pod = items[-1]["metadata"]["name"]
-            container = _PREPARE if _failed(items[-1], "initContainerStatuses") else _RUN
-            done = self._raw("get", job, f"/{pod}/log?container={container}&timestamps=true{since}", kind="pods")
+            container = _PREPARE if _has_failed(pods[-1]) else _RUN
+            path = f"/{pods[-1]['metadata']['name']}/log?container={container}&timestamps=true{since}"
+            done = self._raw("get", job, path, kind="pods")
         except EngineError:
             return b"", b""
         lines = [line.partition(b" ")[::2] for line in done.stdout.splitlines(keepends=True)] if not done.code else []
@@ -349,6 +346,11 @@ class Kubernetes(Engine):
         except OSError:
             return frozenset((self._image_id,))
         return frozenset((self._image_id, content["spec"]["template"]["spec"]["containers"][0]["image"].rpartition("@")[2]))
+
+    def _pods(self, job: str) -> list[dict[str, Any]]:
+        """Return the pods of a job; Kubernetes makes only one. Raises `EngineError`."""
+        selector = urllib.parse.quote(f"{LABEL}={self._run_id}")
+        return (self._get(job, "pods", f"?labelSelector={selector}") or {}).get("items") or []
 
     def _get(self, job: str, kind: str, path: str = "") -> dict[str, Any] | None:
         """Return an object of the API; None if it does not exist. Raises `EngineError`."""
@@ -430,7 +432,7 @@ def parse(job: Mapping[str, Any] | None, pods: Sequence[Mapping[str, Any]], dige
     if wrong := _wrong_image(status, digests):
         return State(phase="running", text=wrong, hint=_WRONG_IMAGE, exit_code=RunError.exit_code)
     run, prepare = _container(status, "containerStatuses", _RUN), _container(status, "initContainerStatuses", _PREPARE)
-    ended = _part(run, "terminated") or (_part(prepare, "terminated") if _failed(pod, "initContainerStatuses") else None)
+    ended = _part(run, "terminated") or (_part(prepare, "terminated") if _has_failed(pod) else None)
     if status.get("reason") in _HINTS and status.get("phase") == "Failed":  # Evicted, DeadlineExceeded
         return _ended(status["reason"], status.get("message", ""), (ended or {}).get("exitCode") or 1)
     if ended is not None:
@@ -488,9 +490,9 @@ def _part(container: Mapping[str, Any], phase: str) -> Mapping[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _failed(pod: Mapping[str, Any], kind: str) -> bool:
+def _has_failed(pod: Mapping[str, Any]) -> bool:
     """Whether the first container has ended with an error."""
-    ended = _part(_container(pod.get("status") or {}, kind, _PREPARE), "terminated")
+    ended = _part(_container(pod.get("status") or {}, "initContainerStatuses", _PREPARE), "terminated")
     return ended is not None and ended.get("exitCode") != 0
 
 
