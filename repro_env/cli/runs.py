@@ -31,6 +31,7 @@ from repro_env.sandbox.streams import STDERR
 from repro_env.schema.errors import ReproEnvError, UsageError
 from repro_env.store.store import Store
 
+_LONGEST = 60
 _By = Annotated[str, value("NAME", "Record this name as the author.")]
 _Tags = Annotated[
     list[str],
@@ -68,7 +69,7 @@ def list_(
         header = ("ID", "WHEN (UTC)", "COMMAND", "STATE", "TIME", "OUTPUTS")
         more = ("TAGS",) if any(tags[run.id] != () for run in selected) else ()
         rows: list[tuple[str, ...]] = [
-            (*runpage.columns(item.submission.start), runpage.before_start(state, item)) for item, state in waiting
+            (*runpage.columns(item.submission.start), _shorten(runpage.before_start(state, item))) for item, state in waiting
         ]
         rows += [_row(run, tags[run.id], unfinished.get(run.id)) for run in selected]
         messages.result(messages.table(rows, header=(*header, *more)))
@@ -223,6 +224,11 @@ def _show_job(submitted: Submitted) -> None:
         return
     for line in runpage.job_lines(submitted, state):
         messages.result(messages.visible(line))
+
+
+def _shorten(state: str) -> str:
+    """The state of a job for a table. Kubernetes explains some of them in a few hundred characters."""
+    return state if len(state) <= _LONGEST else f"{state[: _LONGEST - 1]}…"
 
 
 def _find(run_id: str, runs: Path | None) -> Path:

@@ -45,7 +45,7 @@ _MOUNTS = {"tmp": "/tmp", "vartmp": "/var/tmp", "home": paths.JOB_HOME}  # noqa:
 _LABEL_VALUE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _OBJECT = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
 _CLAIM = re.compile(rf"{_OBJECT.pattern}(?:/(?!\.\.?(?:/|\Z))[^/]+)*")
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_DIGEST = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 _TIMEOUT = 60.0
 _PAUSE = 2.0
 """Seconds between two questions for the log."""
@@ -392,24 +392,39 @@ def current_namespace(environ: Mapping[str, str]) -> str:
     return done.stdout.decode("utf-8", "replace").strip() or "default"
 
 
-_WAITING = {
-    "ErrImagePull": "image",
-    "ImagePullBackOff": "image",
-    "InvalidImageName": "image",
-    "ErrImageNeverPull": "image",
-    "CreateContainerConfigError": "configuration",
-    "CreateContainerError": "configuration",
-    "RunContainerError": "configuration",
+_IMAGE = (
+    "the node cannot pull the image",
+    "check that the nodes reach the registry, and name a Secret with its login with --registry-secret; Kubernetes tries again",
+)
+_CONTAINER = (
+    "the node cannot start the container",
+    "check the names of the Secret and of the claims; `kubectl describe pod` has more",
+)
+_REASONS = {
+    "ErrImagePull": _IMAGE,
+    "ImagePullBackOff": _IMAGE,
+    "InvalidImageName": _IMAGE,
+    "ErrImageNeverPull": _IMAGE,
+    "CreateContainerConfigError": _CONTAINER,
+    "CreateContainerError": _CONTAINER,
+    "RunContainerError": _CONTAINER,
+    "StartError": _CONTAINER,
+    "Unschedulable": (
+        "no node can run the pod",
+        "request less with --gpus, --cpus or --memory, or another --gpu-product; the job waits until a node can run it",
+    ),
+    "OOMKilled": ("the container was killed because its memory was exhausted", "request more with --memory"),
+    "Evicted": (
+        "the node evicted the pod",
+        "request the memory that the run needs with --memory, or write less to the disk of the node",
+    ),
+    "DeadlineExceeded": ("the pod was stopped at its time limit", "request more time with --time"),
+    "DisruptionTarget": (
+        "the pod was preempted, or its node was drained",
+        "submit the run again; what it wrote to a --checkpoints claim is still there",
+    ),
 }
-_HINTS = {
-    "image": "check that the nodes reach the registry, and name a Secret with its login with --registry-secret; Kubernetes tries again",
-    "configuration": "check the names of the Secret and of the claims; `kubectl describe pod {pod}` has more",
-    "Unschedulable": "request less with --gpus, --cpus or --memory, or another --gpu-product; the job waits until a node can run it",
-    "OOMKilled": "request more memory with --memory",
-    "Evicted": "request the memory that the run needs with --memory, or write less to the disk of the node",
-    "DeadlineExceeded": "request more time with --time",
-    "DisruptionTarget": "submit the run again; outputs in a --checkpoints claim are still there",
-}
+"""Reasons of Kubernetes -> a sentence, and a hint."""
 
 
 def parse(job: Mapping[str, Any] | None, pods: Sequence[Mapping[str, Any]], digests: frozenset[str]) -> State:
@@ -428,30 +443,30 @@ def parse(job: Mapping[str, Any] | None, pods: Sequence[Mapping[str, Any]], dige
             )
         return State(phase="pending", text="no pod yet")
     pod = max(pods, key=lambda item: str((item.get("metadata") or {}).get("creationTimestamp", "")))
-    status, name = pod.get("status") or {}, (pod.get("metadata") or {}).get("name", "")
+    status = pod.get("status") or {}
     if wrong := _wrong_image(status, digests):
         return State(phase="running", text=wrong, hint=_WRONG_IMAGE, exit_code=RunError.exit_code)
     run, prepare = _container(status, "containerStatuses", _RUN), _container(status, "initContainerStatuses", _PREPARE)
-    ended = _part(run, "terminated") or (_part(prepare, "terminated") if _has_failed(pod) else None)
-    if status.get("reason") in _HINTS and status.get("phase") == "Failed":  # Evicted, DeadlineExceeded
+    ended = _part(prepare if _has_failed(pod) else run, "terminated")
+    if status.get("reason") in _REASONS and status.get("phase") == "Failed":  # Evicted, DeadlineExceeded
         return _ended(status["reason"], status.get("message", ""), (ended or {}).get("exitCode") or 1)
     if ended is not None:
         code, reason = int(ended.get("exitCode", 1)), ended.get("reason", "")
         disrupted = next((item for item in status.get("conditions") or [] if item.get("type") == "DisruptionTarget"), None)
         if code and disrupted is not None and reason != "OOMKilled":
             return _ended("DisruptionTarget", disrupted.get("message", ""), code)
-        if _part(run, "terminated") is None:
+        if _has_failed(pod):
             reason = f"the files of the job could not be unpacked ({reason})"
         return _ended("" if reason in ("Completed", "Error") else reason, ended.get("message", ""), code)
     if status.get("phase") in ("Failed", "Succeeded"):
         return _ended(status.get("reason", ""), status.get("message", ""), 0 if status["phase"] == "Succeeded" else 1)
     for container in (prepare, run):
         waiting = _part(container, "waiting") or {}
-        if (kind := _WAITING.get(waiting.get("reason", ""))) is not None:
-            return _state("pending", waiting["reason"], waiting.get("message", ""), _HINTS[kind].format(pod=name))
+        if waiting.get("reason") in _REASONS:
+            return _state("pending", waiting["reason"], waiting.get("message", ""))
     for item in status.get("conditions") or []:
         if item.get("type") == "PodScheduled" and item.get("status") == "False":
-            return _state("pending", item.get("reason", ""), item.get("message", ""), _HINTS.get(item.get("reason", ""), ""))
+            return _state("pending", item.get("reason", ""), item.get("message", ""))
     leaving = ", terminating" if (pod.get("metadata") or {}).get("deletionTimestamp") else ""
     if _part(run, "running") is not None:
         return State(phase="running", text=f"running{leaving}")
@@ -465,18 +480,20 @@ def _wrong_image(status: Mapping[str, Any], digests: frozenset[str]) -> str:
     """Return a sentence if the node has started another image for the command; empty if not, or if it is not known yet."""
     container = _container(status, "containerStatuses", _RUN)
     found = _DIGEST.findall(str(container.get("imageID", "")))
-    started = _part(container, "running") or _part(container, "terminated")
-    if not found or started is None or found[-1] in digests:
+    has_started = any(_part(container, phase) is not None for phase in ("running", "terminated"))
+    if not found or not has_started or f"sha256:{found[-1]}" in digests:
         return ""
-    return f"the node started the image {found[-1]}, not that of the spec, {' or '.join(sorted(digests))}"
+    return f"the node started the image sha256:{found[-1]}, not that of the spec, {' or '.join(sorted(digests))}"
 
 
 def _ended(reason: str, message: str, code: int) -> State:
-    return _state("ended", reason, message, _HINTS.get(reason, ""), code)
+    return _state("ended", reason, message, code)
 
 
-def _state(phase: Phase, reason: str, message: str, hint: str, code: int | None = None) -> State:
-    text = ": ".join(filter(None, (reason, redact.line(" ".join(message.split())))))
+def _state(phase: Phase, reason: str, message: str, code: int | None = None) -> State:
+    sentence, hint = _REASONS.get(reason, ("", ""))
+    text = f"{sentence} ({reason})" if sentence else reason
+    text = ": ".join(filter(None, (text, redact.line(" ".join(message.split())))))
     return State(phase=phase, text=text or ("ended" if code is None else f"exit {code}"), hint=hint, exit_code=code)
 
 

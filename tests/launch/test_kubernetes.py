@@ -175,7 +175,11 @@ STATES: list[tuple[str, dict[str, Any] | None, list[dict[str, Any]], State]] = [
                 ],
             )
         ],
-        State(phase="pending", text="Unschedulable: 0/3 nodes are available", hint=kubernetes._HINTS["Unschedulable"]),
+        State(
+            phase="pending",
+            text="no node can run the pod (Unschedulable): 0/3 nodes are available",
+            hint=kubernetes._REASONS["Unschedulable"][1],
+        ),
     ),
     (
         "image",
@@ -186,13 +190,18 @@ STATES: list[tuple[str, dict[str, Any] | None, list[dict[str, Any]], State]] = [
                 initContainerStatuses=prepare(waiting={"reason": "ImagePullBackOff", "message": 'Back-off\n "x"'}),
             )
         ],
-        State(phase="pending", text='ImagePullBackOff: Back-off "x"', hint=kubernetes._HINTS["image"]),
+        State(phase="pending", text='the node cannot pull the image (ImagePullBackOff): Back-off "x"', hint=kubernetes._IMAGE[1]),
     ),
     (
         "out of memory",
         {},
         [pod(phase="Failed", containerStatuses=run(terminated={"exitCode": 137, "reason": "OOMKilled"}))],
-        State(phase="ended", text="OOMKilled", hint="request more memory with --memory", exit_code=137),
+        State(
+            phase="ended",
+            text="the container was killed because its memory was exhausted (OOMKilled)",
+            hint="request more with --memory",
+            exit_code=137,
+        ),
     ),
     (
         "evicted",
@@ -200,8 +209,8 @@ STATES: list[tuple[str, dict[str, Any] | None, list[dict[str, Any]], State]] = [
         [pod(phase="Failed", reason="Evicted", message="The node was low on resource: ephemeral-storage.")],
         State(
             phase="ended",
-            text="Evicted: The node was low on resource: ephemeral-storage.",
-            hint=kubernetes._HINTS["Evicted"],
+            text="the node evicted the pod (Evicted): The node was low on resource: ephemeral-storage.",
+            hint=kubernetes._REASONS["Evicted"][1],
             exit_code=1,
         ),
     ),
@@ -209,7 +218,12 @@ STATES: list[tuple[str, dict[str, Any] | None, list[dict[str, Any]], State]] = [
         "deadline",
         {},
         [pod(phase="Failed", reason="DeadlineExceeded", containerStatuses=run(terminated={"exitCode": 143, "reason": "Error"}))],
-        State(phase="ended", text="DeadlineExceeded", hint="request more time with --time", exit_code=143),
+        State(
+            phase="ended",
+            text="the pod was stopped at its time limit (DeadlineExceeded)",
+            hint="request more time with --time",
+            exit_code=143,
+        ),
     ),
     (
         "preempted",
@@ -223,8 +237,8 @@ STATES: list[tuple[str, dict[str, Any] | None, list[dict[str, Any]], State]] = [
         ],
         State(
             phase="ended",
-            text="DisruptionTarget: preempted by a pod",
-            hint=kubernetes._HINTS["DisruptionTarget"],
+            text="the pod was preempted, or its node was drained (DisruptionTarget): preempted by a pod",
+            hint=kubernetes._REASONS["DisruptionTarget"][1],
             exit_code=143,
         ),
     ),
@@ -270,6 +284,13 @@ def kubectl(directory: Path, text: str) -> dict[str, str]:
     (directory / "kubectl").write_text(f'#!/bin/sh\necho "$@" >> {directory}/words\n{text}\n')
     (directory / "kubectl").chmod(0o755)
     return {"PATH": f"{directory}:/usr/bin:/bin"}
+
+
+@pytest.mark.parametrize("image", [f"x/y@{OTHER}", OTHER, OTHER.removeprefix("sha256:"), f"docker-pullable://x@{OTHER}"])
+def test_a_wrong_image_is_found_in_every_form_of_its_id(image: str) -> None:
+    item = {"name": "run", "imageID": image, "state": {"running": {}}}
+    found = parse({}, [pod(containerStatuses=[item])], frozenset((DIGEST,)))
+    assert (found.phase, found.exit_code) == ("running", RunError.exit_code)
 
 
 @pytest.mark.parametrize("state", ["running", "terminated"])
