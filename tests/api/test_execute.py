@@ -761,7 +761,7 @@ def test_a_run_gets_all_gpus_if_the_environment_was_captured_with_gpus(place: Pl
     backend = Fake()
     assert place.run(backend=backend).start.gpus == 0
     captured_with_gpus(place)
-    for options, count in (({}, 2), ({"gpus": "none"}, 0), ({"gpus": 1}, 1), ({"gpus": "all"}, 2)):
+    for options, count in (({}, 2), ({"gpus": "none"}, 0), ({"gpus": 0}, 0), ({"gpus": 1}, 1), ({"gpus": "all"}, 2)):
         start = place.run(backend=backend, **options).start
         assert backend.launch is not None
         assert (start.gpus, len(start.devices), len(backend.launch.gpus.facts)) == (count, count, count)

@@ -14,7 +14,8 @@ def choose(options: RunOptions, spec: Spec) -> tuple[Gpus, str]:
 
     Raises `UsageError` for an invalid request, `RunError` for one that cannot be met.
     """
-    request = gpus.parse(str(options.gpus)) if options.gpus is not None else None
+    # The command line has parsed `none` as 0, and `verify` has the number of the record.
+    request = gpus.parse(str(options.gpus)) if options.gpus not in (None, 0) else options.gpus
     if options.runner == "host" and request is not None:
         raise UsageError(f"the host runner uses all GPUs and does not support --gpus {options.gpus}", hint="leave out --gpus")
     captured = [device.name for device in spec.observed.frameworks.devices] or spec.observed.host.gpus
