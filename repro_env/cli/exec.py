@@ -42,7 +42,7 @@ def command(
         value(
             "SRC[:DST]",
             "Mount a file or directory read-only. DST defaults to the same absolute path. Captured data is mounted without "
-            "this option if it is unchanged and at the same path. Repeatable.",
+            "this option if it is unchanged and at the same path. With --on kubernetes, SRC is CLAIM or CLAIM/PATH. Repeatable.",
         ),
     ] = None,
     checkpoints: Annotated[
