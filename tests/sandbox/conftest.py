@@ -75,6 +75,8 @@ class Place:
         self.overlay = True
         self.engine = ""
         """The address of an engine, or the name of a program; empty for the embedded runner."""
+        self.way = ""
+        """The name of the runner and its user in tests/sandbox/test_runners.py."""
         self.image = ""
         """The ID of the image in the engine."""
         self.count = 0

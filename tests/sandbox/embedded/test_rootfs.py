@@ -12,27 +12,20 @@ from pathlib import Path
 import pytest
 
 from repro_env.schema.environment import Variable
-from repro_env.schema.run import ImageTree, Mount, User
+from repro_env.schema.run import Mount, User
 from tests.fakes import rootfs
 from tests.parts import need
 from tests.sandbox.conftest import REPOSITORY, Place, environ, open_place, python
 
 
-@pytest.fixture(params=["overlay", "links"])
-def any_root(request: pytest.FixtureRequest, place: Place) -> Place:
-    """A place for each way to mount the root."""
-    place.overlay = request.param == "overlay"
+@pytest.fixture
+def any_root(place: Place) -> Place:
+    """A place for each way to mount the root. The other two pairs of user and way are in tests/sandbox/test_runners.py."""
+    place.overlay = place.uid != 0
     return place
 
 
 HOME = tuple(Variable(name=name, value=value) for name, value in (("HOME", "/home/ann"), ("PATH", f"{rootfs.PREFIX}/bin:/bin")))
-
-
-def test_the_record_names_the_way_of_mounting(any_root: Place) -> None:
-    means = any_root.sh(":").outcome.means
-    assert means[0] == f"root: {'overlay' if any_root.overlay else 'links'}"
-    assert ("user: namespace" in means) == (any_root.uid != 0)
-    assert not any(line.startswith(("proc:", "sys:", "pts:")) for line in means)
 
 
 def test_no_files_of_the_host_are_visible(any_root: Place) -> None:
@@ -56,42 +49,11 @@ def test_home_and_temporary_directories_are_private_and_only_files_in_home_are_k
     assert {path.name for path in result.directory.iterdir() if path.suffix != ".log"} == {"files", "outside"}
 
 
-def test_a_file_of_the_image_can_be_mounted_in_a_writable_home(any_root: Place) -> None:
-    shown = ImageTree(root="/opt/env/note", target="/home/ann/.keras/keras.json")
-    result = any_root.sh(
-        "cd ~/.keras; cat keras.json; echo new > mine; cat mine", trees=(*any_root.launch("sh").trees, shown), env=HOME
-    )
-    assert result.stdout == "the environment\nnew\n"
-    assert result.files == {}
-
-
 def test_files_of_the_image_in_the_home_directory_are_visible(any_root: Place) -> None:
     """The interpreter may be in HOME."""
     user = User(uid=any_root.uid, gid=any_root.uid, name="x", home="/opt/env")
     result = any_root.sh("cat note; echo new > mine; cat mine bin/hello", user=user, cwd="/opt/env")
     assert result.stdout.startswith("the environment\nnew\n#!/bin/sh")
-
-
-def test_files_of_the_image_in_tmp_are_visible(any_root: Place) -> None:
-    """The image has the interpreter at its captured path, which may be in /tmp."""
-    result = any_root.sh(
-        "cat /tmp/of-the-image/file; echo mine > /tmp/mine; cat /tmp/mine; stat -c %a /tmp; echo x > /tmp/of-the-image/file || :"
-    )
-    assert result.stdout == "bundled\nmine\n1777\n"
-
-
-def test_the_environment_is_at_its_captured_prefix(any_root: Place) -> None:
-    result = any_root.sh(f"hello; cat {rootfs.PREFIX}/note; stat -c %F {rootfs.PREFIX}; cd {rootfs.PREFIX}/bin; pwd -P")
-    assert result.stdout.splitlines() == [
-        f"hello from {rootfs.PREFIX}/bin/hello",
-        "the environment",
-        "directory",
-        f"{rootfs.PREFIX}/bin",
-    ]
-
-
-def test_files_that_a_layer_removes_are_gone(any_root: Place) -> None:
-    assert any_root.sh("ls -A /opt/only-below").stdout == ""
 
 
 def test_a_run_cannot_change_the_image_in_the_store(any_root: Place) -> None:

@@ -10,46 +10,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from repro_env.schema.run import Mount
 from tests.fakes import rootfs
 from tests.parts import need
 from tests.sandbox.conftest import Place, open_place
-
-
-def test_the_exit_code_of_the_command_is_returned(place: Place) -> None:
-    result = place.sh("echo out; echo err >&2; exit 7")
-    assert (result.stdout, result.stderr) == ("out\n", "err\n")
-    assert (result.outcome.exit_code, result.outcome.signal, result.outcome.isolation) == (7, 0, "embedded")
-    assert result.outcome.means[0] == "root: overlay"
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGSEGV, 139), (signal.SIGTERM, 143)])
-def test_a_command_killed_by_a_signal_has_the_exit_code_of_a_shell(place: Place, number: int, code: int) -> None:
-    result = place.sh(f"kill -{int(number)} $$")
-    assert (result.outcome.exit_code, result.outcome.signal, result.outcome.out_of_memory) == (code, number, False)
-
-
-def test_writing_to_a_closed_pipe_ends_a_program(place: Place) -> None:
-    """Python ignores SIGPIPE, but programs that it starts must not."""
-    assert place.sh("{ while :; do echo y; done; } | cat /dev/null; echo $?").stdout == "0\n"
-
-
-@pytest.mark.parametrize(
-    ("argv", "error", "words"),
-    [
-        (["/no/such/command"], "CommandMissingError", ["/no/such/command"]),
-        ([f"{rootfs.PREFIX}/bin/plain"], "RunError", ["Permission denied"]),
-        ([f"{rootfs.PREFIX}/bin"], "RunError", ["Permission denied"]),
-    ],
-)
-def test_the_error_for_a_command_that_cannot_start_names_it(place: Place, argv: list[str], error: str, words: list[str]) -> None:
-    result = place.run(*argv)
-    assert result.answer.error == error
-    for word in words:
-        assert word in result.answer.message
-    assert sorted(path.name for path in result.directory.iterdir() if path.suffix == ".log") == ["stderr.log", "stdout.log"]
 
 
 def test_missing_data_is_an_error(place: Place) -> None:

@@ -95,15 +95,6 @@ sys.exit(len(got))
 """
 
 
-def test_an_unhandled_signal_ends_the_command(live: Callable[..., LiveRun]) -> None:
-    run = live("import time; print('ready'); time.sleep(60)")
-    run.wait_for("ready")
-    run.driver.send_signal(signal.SIGTERM)
-    outcome = run.answer.outcome
-    assert outcome is not None
-    assert (outcome.exit_code, outcome.signal) == (143, signal.SIGTERM)
-
-
 def test_a_killed_supervisor_leaves_no_process_and_no_mount(live: Callable[..., LiveRun], place: Place) -> None:
     name = f"left-{os.getpid()}-{place.uid}"
     run = live(f"import os, time; os.fork() or (os.setsid(), time.sleep(600)); print('ready'); time.sleep(600) # {name}")
