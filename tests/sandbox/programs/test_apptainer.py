@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from repro_env.schema.environment import Variable
 from repro_env.schema.errors import RunError
 from repro_env.schema.run import Gpus, HostFile, Mount
 from tests.fakes import apptainer
+from tests.parts import need
 from tests.sandbox import launches
 from tests.sandbox.conftest import Place, Result, open_place
 
@@ -70,6 +72,7 @@ def run(place: Place, ignored: str) -> Result:
 
 
 def test_a_run_has_the_outputs_and_record_of_any_runner(stores: Callable[[int], Path]) -> None:
+    need(os.getuid() == 0, "uid 0, which the stand-in for apptainer needs to mount")
     with open_place(stores(0), 0) as place:
         result = run(place, "")
         assert (result.stdout, result.files) == ("the environment\n", {"new": "new\n"}), result.stderr
@@ -87,6 +90,7 @@ def test_a_run_has_the_outputs_and_record_of_any_runner(stores: Callable[[int], 
 )
 def test_a_run_that_apptainer_does_not_isolate_is_refused(stores: Callable[[int], Path], ignored: str, message: str) -> None:
     """For example, because apptainer.conf forbids it."""
+    need(os.getuid() == 0, "uid 0, which the stand-in for apptainer needs to mount")
     with open_place(stores(0), 0) as place:
         result = run(place, ignored)
         assert (result.answer.error, result.stdout) == ("SandboxError", "")
