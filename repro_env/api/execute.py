@@ -32,7 +32,9 @@ from repro_env.runs.records import annotation, checkpointstate, records, submiss
 from repro_env.runs.records import end as ended
 from repro_env.runs.records import notes as noted
 from repro_env.runs.records.notes import Failure
-from repro_env.runs.start import data, devices, repository, resumption, snapshot, sourcedirectory, speccopy
+from repro_env.runs.records.processes import Gathering, Place
+from repro_env.runs.records.records import Recording, Run
+from repro_env.runs.start import data, devices, launcher, repository, resumption, snapshot, sourcedirectory, speccopy
 from repro_env.runs.start.inputs import Inputs
 from repro_env.runs.start.report import announce, redact_command
 from repro_env.runs.start.repository import Repository
@@ -53,7 +55,7 @@ from repro_env.runs.start.request import (
 from repro_env.runs.start.snapshot import Snapshot
 from repro_env.runs.start.sourcedirectory import SourceDirectory
 from repro_env.sandbox import limits as enforcement
-from repro_env.sandbox import plan, pod, programs
+from repro_env.sandbox import plan, pod, programs, workspace
 from repro_env.sandbox.host import HostRunner
 from repro_env.sandbox.runner import Runner
 from repro_env.sandbox.session import FORWARDED
@@ -61,7 +63,23 @@ from repro_env.sandbox.workspace import collect, is_collected
 from repro_env.schema import redact
 from repro_env.schema.errors import RecordError, ReproEnvError, UsageError
 from repro_env.schema.progress import SILENT, Tell
-from repro_env.schema.run import DataFact, End, Gpus, Ids, Limits, Mode, Mount, Parent, Ranks, Request, RunnerName, Start
+from repro_env.schema.run import (
+    DataFact,
+    End,
+    Gpus,
+    Ids,
+    Limits,
+    Member,
+    Mode,
+    Mount,
+    Outcome,
+    Parent,
+    Process,
+    Ranks,
+    Request,
+    RunnerName,
+    Start,
+)
 from repro_env.schema.spec import Spec
 from repro_env.specs.argument import Opened, SpecName, current_directory, open_spec
 from repro_env.store.specs.lookup import runs_directory
@@ -77,6 +95,15 @@ class FinishedRun(msgspec.Struct, frozen=True):
     """What a failed command did not find."""
     advice: tuple[str, ...] = ()
     """What the user can do about the failure: one line each."""
+    own: Outcome | None = None
+    """The outcome of this process, if it shares the run with others."""
+    is_last: bool = True
+    """Whether this process recorded the end of the run. If not, `end` has only what this process knows, and others still run."""
+
+    @property
+    def status(self) -> int:
+        """The exit code of `exec`."""
+        return (self.own or self.end.outcome).status
 
 
 def execute(
@@ -197,40 +224,132 @@ def run(options: RunOptions, opened: Opened, *, store: Store, tell: Tell, backen
     Raises `UsageError`, `DataError`, `DriftError`, `RecordError` for the options; `MachineError` if this machine cannot run the image;
     `SandboxError`, `RunError`, `CommandMissingError` if the command cannot be started; what a rebuild raises.
     """
+    shared = launcher.find(options)
+    if shared is not None:
+        return _run_shared(options, opened, *shared, store=store, tell=tell, backend=backend)
     inputs = prepare(options, opened, compiles=backend is None, store=store, tell=tell)
-    options = inputs.options
     announce(inputs, tell)
-    for note in enforcement.find(inputs.start.limits).notes if options.runner not in ("docker", "pod") else ():
+    with _ready(inputs, store, tell):
+        done = _run(inputs, backend or _backend(inputs, store), store, tell)
+    return _with_advice(done, inputs, store)
+
+
+@contextlib.contextmanager
+def _ready(inputs: Inputs, store: Store, tell: Tell) -> Iterator[None]:
+    """Hold what a run uses of the store while it runs."""
+    for note in enforcement.find(inputs.start.limits).notes if inputs.options.runner not in ("docker", "pod") else ():
         tell(f"not as requested: {note}")
-    if backend is None and options.runner == "host":
-        backend = HostRunner(inputs.source.tree, hidden=secrets_of(options))
-    elif backend is None and options.runner == "pod":
-        backend = pod.PodRunner(inputs.source.tree, hidden=secrets_of(options))
-    elif backend is None:
-        backend = imageprogram.runner(inputs.spec, options, store, bytecode=inputs.bytecode, hidden=secrets_of(options))
     store.run_directories.add(inputs.runs, inputs.start.source.trees)
     # A run may take days, and garbage collection may remove everything that it does not use.
     with store.lease.restrict_to(_used_entries(inputs, store)):
-        done = _run(inputs, backend, store, tell)
-    advice: tuple[str, ...] = ()
-    if done.end.outcome.exit_code and options.runner not in ("host", "pod"):
-        advice = Advisor(inputs, store).lines(done.failures)
-    return msgspec.structs.replace(done, advice=advice)
+        yield
 
 
-def prepare(options: RunOptions, opened: Opened, *, compiles: bool, is_here: bool = True, store: Store, tell: Tell) -> Inputs:
+def _backend(inputs: Inputs, store: Store) -> Runner:
+    options = inputs.options
+    if options.runner == "host":
+        return HostRunner(inputs.source.tree, hidden=secrets_of(options))
+    if options.runner == "pod":
+        return pod.PodRunner(inputs.source.tree, hidden=secrets_of(options))
+    return imageprogram.runner(inputs.spec, options, store, bytecode=inputs.bytecode, hidden=secrets_of(options))
+
+
+def _with_advice(done: FinishedRun, inputs: Inputs, store: Store) -> FinishedRun:
+    if not done.status or inputs.options.runner in ("host", "pod"):
+        return done
+    return msgspec.structs.replace(done, advice=Advisor(inputs, store).lines(done.failures))
+
+
+def _run_shared(
+    options: RunOptions, opened: Opened, member: Member, key: str, *, store: Store, tell: Tell, backend: Runner | None
+) -> FinishedRun:
+    """Run a command as one of several processes that share a run (`runs.records.processes`). Raises as `run`."""
+    options = msgspec.structs.replace(options, member=member)
+    gathering = Gathering(options.runs or opened.runs or runs_directory(opened.directory), key)
+    compiles = backend is None
+    with gathering:
+        directory, inputs = gathering.current(), None
+        if directory is None:
+            inputs = prepare(options, opened, compiles=compiles, store=store, tell=tell)
+            recording = _begin(inputs)
+            workspace.prepare(inputs.launch, recording.directory, inputs.source.tree)
+            gathering.announce(recording.directory)
+        else:
+            recording = Recording(directory, -1)
+        place = Place(recording.directory, member)
+    is_first = inputs is not None
+    try:
+        if inputs is None:
+            run = records.read(recording.directory)
+            recording.start_digest = run.start_digest
+            inputs = prepare(options, opened, joined=run, compiles=compiles, store=store, tell=tell)
+        devices = inputs.launch.gpus.facts
+        process = Process(rank=member.rank, local_rank=member.local_rank, node=member.node, exit_code=None, devices=devices)
+        nodes = list(dict.fromkeys(process.node for process in place.wait(process, gathering)))
+        if len(nodes) > 1 and not options.network:
+            raise launcher.no_network(f"{len(nodes)} machines ({', '.join(nodes)})")
+        if is_first:
+            announce(inputs, tell)
+            where = f" on {len(nodes)} machines" if len(nodes) > 1 else ""
+            tell(f"{member.size} processes{where} share the project directory: if two write the same file, the last one counts")
+        with _ready(inputs, store, tell):
+            outcome, seconds = _start_command(inputs, backend or _backend(inputs, store), recording)
+    except BaseException:
+        if place.leave(gathering, None, None):
+            if not place.has_started:
+                recording.discard()
+            elif inputs is not None:
+                _record_end_of_all(inputs, recording, place, store, tell)
+        place.close()
+        raise
+    process = msgspec.structs.replace(process, exit_code=outcome.exit_code, signal=outcome.signal, seconds=round(seconds, 3))
+    with ignored_signals():
+        if place.leave(gathering, process, outcome):
+            done = _record_end_of_all(inputs, recording, place, store, tell)
+        else:
+            end = End(
+                schema="repro-env/run-end/1", id=inputs.start.id, ended=ended.timestamp(datetime.now(timezone.utc)),
+                seconds=process.seconds, outcome=outcome, outputs=(), others=(), removed=(), unseeded=(),
+            )  # fmt: skip
+            done = FinishedRun(recording.directory, inputs.start, end, is_last=False)
+        place.close()
+    own = noted.read(Path(inputs.launch.notes) / plan.notes_file(member)).failures if outcome.exit_code else ()
+    return _with_advice(msgspec.structs.replace(done, own=outcome, failures=own), inputs, store)
+
+
+def _record_end_of_all(inputs: Inputs, recording: Recording, place: Place, store: Store, tell: Tell) -> FinishedRun:
+    """Record the end of a run that processes shared, as the last of them."""
+    processes, outcome = place.parts()
+    seconds = max(process.seconds for process in processes)
+    done = _record_end(inputs, recording, outcome, seconds, store, tell, processes=processes)
+    place.tidy()
+    return done
+
+
+def prepare(
+    options: RunOptions,
+    opened: Opened,
+    *,
+    compiles: bool,
+    is_here: bool = True,
+    joined: Run | None = None,
+    store: Store,
+    tell: Tell,
+) -> Inputs:
     """Check the options, and bring the image and the source into the store. Nothing is recorded yet. Raises as `run`.
 
     `compiles`: also the bytecode of the image. `is_here`: the command runs on this machine, so it is examined, with its GPUs. The
-    code of a submitted run is that of the submission, whatever its directory has now.
+    code of a submitted run is that of the submission, whatever its directory has now. `joined`: the run of another process that this
+    one joins. Its code, its seed and its parents are those of that run.
     """
     spec, spec_directory = opened.spec, opened.directory
     if options.runs is None:
         options = msgspec.structs.replace(options, runs=opened.runs)
     is_host = options.runner == "host"
     runs = options.runs or runs_directory(spec_directory)
-    run_id, resumed = resumption.find(options, spec, runs)
+    run_id, resumed = resumption.find(options, spec, runs) if joined is None else (joined.id, None)
     submission = submissions.read(runs, options.run_id) if options.run_id is not None else None
+    made = joined.start if joined is not None else submission.start if submission is not None else None
     if resumed is not None:
         finish_interrupted(resumed, store)
         if not is_collected(resumed.directory):
@@ -241,10 +360,8 @@ def prepare(options: RunOptions, opened: Opened, *, compiles: bool, is_here: boo
             )
     given = variables_of(options)
     code = sourcedirectory.choose(spec, spec_directory, store=store, given=options.source, frozen=options.frozen)
-    workspace = plan.workspace_of(spec)
-    here = options.here if options.recorded is not None else code.inside(options.here, workspace)
-    if submission is not None and options.runner == "pod":
-        here = Path(submission.start.cwd)
+    target = plan.workspace_of(spec)
+    here = options.here if options.recorded is not None else code.inside(options.here, target)
     mounts = mounts_of(options, spec, here, tell)
     for tag in options.tags:
         annotation.check_tag(tag)
@@ -285,11 +402,11 @@ def prepare(options: RunOptions, opened: Opened, *, compiles: bool, is_here: boo
             pod.check(spec)
     else:
         compiled = _prepare_image(options, spec, spec_directory, compiles=compiles, store=store, tell=tell)
-    if submission is None:
-        source, git = _read_source(options, spec, spec_directory, code, workspace, runs, run_data.mounts, store, tell)
+    if made is None:
+        source, git = _read_source(options, spec, spec_directory, code, target, runs, run_data.mounts, store, tell)
     else:
-        source = snapshot.recall(submission.start.source, store)
-        git = repository.show(spec, source, code.root, workspace, run_data.mounts, store, recorded=submission.start)
+        source = snapshot.recall(made.source, store)
+        git = repository.show(spec, source, code.root, target, run_data.mounts, store, recorded=made)
     started = datetime.now(timezone.utc)
     command = redact_command(options.command, secrets_of(options))
     start = Start(
@@ -300,12 +417,12 @@ def prepare(options: RunOptions, opened: Opened, *, compiles: bool, is_here: boo
         image=spec.expected.image_id,
         runner=options.runner,
         command=command,
-        cwd=plan.working_directory(str(here), workspace, source.directories),
+        cwd=plan.working_directory(str(here), target, source.directories),
         seed=seed_of(options.seed, spec) if resumed is None or options.seed is not None else resumed.start.seed,
         source=source.fact,
         data=run_data.facts,
         given=tuple(variable.name for variable in given),
-        python_path=python_path_of(options, code.root, workspace),
+        python_path=python_path_of(options, code.root, target),
         git=git.digest,
         network=options.network or is_host,
         host=host_facts(),
@@ -317,9 +434,12 @@ def prepare(options: RunOptions, opened: Opened, *, compiles: bool, is_here: boo
         gpus=gpus.count,
         devices=gpus.facts,
         limits=options.limits,
+        processes=1 if options.member is None else options.member.size,
         exact=command == options.command,
         term=None if is_host else term_of(options.environ),
-        parents=(
+        parents=()
+        if joined is not None
+        else (
             *parents.from_options(options.parents, runs, options.here),
             *(() if resumed is None else (resumption.parent_of(resumed),)),
             *_find_parents(run_data.facts, run_data.mounts, runs, store),
@@ -328,6 +448,9 @@ def prepare(options: RunOptions, opened: Opened, *, compiles: bool, is_here: boo
         job=job_of(options.environ),
         tool=__version__,
     )
+    if joined is not None:
+        launcher.check_same(start, joined.start, has_seed=isinstance(options.seed, int))
+        start = joined.start
     request = Request(
         command=options.command,
         mounts=(*run_data.mounts, *git.mounts),
@@ -339,19 +462,22 @@ def prepare(options: RunOptions, opened: Opened, *, compiles: bool, is_here: boo
         gpus=gpus,
         tools=str(package.ROOT),
         resumed=None if resumed is None else str(resumed.directory.resolve()),
-        notes=str(runs / records.name_of(started, command, run_id) / "notes"),
+        notes=str((runs / records.name_of(started, command, run_id) if joined is None else joined.directory) / "notes"),
+        member=options.member,
     )
     launch = plan.plan(spec, start, request)
     if is_host:
         check_drift(spec, spec_directory, launch, store, tell)
-    with tell.progress(0, "reading checkpoints") if options.checkpoints else contextlib.nullcontext():
-        checkpoints = checkpointstate.scan(launch.mounts, store)
-    start = msgspec.structs.replace(
-        start,
-        passed=host_variables_of(options, spec, launch),
-        before=checkpointstate.digest(checkpoints),
-        spec_file=speccopy.keep(options, spec, spec_directory, runs, store=store, tell=tell),
-    )
+    checkpoints = None
+    if joined is None:
+        with tell.progress(0, "reading checkpoints") if options.checkpoints else contextlib.nullcontext():
+            checkpoints = checkpointstate.scan(launch.mounts, store)
+        start = msgspec.structs.replace(
+            start,
+            passed=host_variables_of(options, spec, launch),
+            before=checkpointstate.digest(checkpoints),
+            spec_file=speccopy.keep(options, spec, spec_directory, runs, store=store, tell=tell),
+        )
     return Inputs(
         options=options,
         spec=spec,
@@ -433,22 +559,52 @@ def _used_entries(inputs: Inputs, store: Store) -> list[str]:
 
 def _run(inputs: Inputs, backend: Runner, store: Store, tell: Tell) -> FinishedRun:
     """Run the command and write the record, from start to end."""
-    options, launch, start = inputs.options, inputs.launch, inputs.start
-    notes = Path(launch.notes)
-    recording = records.begin(inputs.runs, inputs.run_directory.name, more=[notes.name])
+    recording = _begin(inputs)
     try:
-        recording.start(start)
-        for kind, text in (*(("tag", tag) for tag in options.tags), *((("note", options.note),) if options.note else ())):
-            annotation.add(recording.directory, kind=kind, text=text)
-        checkpointstate.write(recording.directory, checkpointstate.BEFORE, inputs.checkpoints)
-        began = time.monotonic()
-        with contextlib.nullcontext() if options.output else streams.silent((1, 2)):
-            outcome = backend.run(launch, directory=recording.directory)
+        outcome, seconds = _start_command(inputs, backend, recording)
     except ReproEnvError:
         recording.discard()
         raise
-    seconds = time.monotonic() - began
-    with ignored_signals(), tell.progress(0, "recording outputs"):
+    with ignored_signals():
+        return _record_end(inputs, recording, outcome, seconds, store, tell)
+
+
+def _begin(inputs: Inputs) -> Recording:
+    """Make the directory of a run with the record of its start."""
+    options = inputs.options
+    recording = records.begin(inputs.runs, inputs.run_directory.name, more=[Path(inputs.launch.notes).name])
+    try:
+        recording.start(inputs.start)
+        for kind, text in (*(("tag", tag) for tag in options.tags), *((("note", options.note),) if options.note else ())):
+            annotation.add(recording.directory, kind=kind, text=text)
+        checkpointstate.write(recording.directory, checkpointstate.BEFORE, inputs.checkpoints)
+    except ReproEnvError:
+        recording.discard()
+        raise
+    return recording
+
+
+def _start_command(inputs: Inputs, backend: Runner, recording: Recording) -> tuple[Outcome, float]:
+    """Run the command; return how it ended, and the seconds that it took."""
+    began = time.monotonic()
+    with contextlib.nullcontext() if inputs.options.output else streams.silent((1, 2)):
+        outcome = backend.run(inputs.launch, directory=recording.directory)
+    return outcome, time.monotonic() - began
+
+
+def _record_end(
+    inputs: Inputs,
+    recording: Recording,
+    outcome: Outcome,
+    seconds: float,
+    store: Store,
+    tell: Tell,
+    *,
+    processes: tuple[Process, ...] = (),
+) -> FinishedRun:
+    """Record the outputs and the end of a run."""
+    launch, start = inputs.launch, inputs.start
+    with tell.progress(0, "recording outputs"):
         removed: tuple[str, ...] = ()
         problems: list[str] = []
         try:
@@ -468,9 +624,10 @@ def _run(inputs: Inputs, backend: Runner, store: Store, tell: Tell) -> FinishedR
             removed=removed,
             problems=problems,
             after=after,
+            processes=processes,
             store=store,
         )
-        failures = noted.read(Path(launch.notes) / plan.NOTES).failures if outcome.exit_code else ()
+        failures = noted.of_run(Path(launch.notes)).failures if outcome.exit_code else ()
         with contextlib.suppress(OSError):
             remove_tree(Path(launch.notes))
         try:

@@ -18,7 +18,6 @@ from repro_env.io.files import Found, open_regular, room, sha256_of, walk
 from repro_env.runs.records import annotation, pulled, records
 from repro_env.runs.records.annotation import Annotation
 from repro_env.runs.records.records import Run, Unreadable
-from repro_env.sandbox import streams
 from repro_env.sandbox.outputs import OUTSIDE, locate
 from repro_env.schema.errors import DiskError, RecordError, StoreError
 from repro_env.schema.progress import SILENT, Tell
@@ -251,15 +250,16 @@ def read_logs(directory: Path) -> Iterator[tuple[str, str]]:
     Raises `RecordError` if a log cannot be read, or if the run has none.
     """
     has_logs = False
-    for name in streams.NAMES:
+    for path in records.logs(directory):
+        name = path.relative_to(directory).as_posix()
         try:
-            with os.fdopen(open_regular(directory / name, below=directory), "rb") as file:
+            with os.fdopen(open_regular(path, below=directory), "rb") as file:
                 yield from ((name, _plain_text(line)) for line in file)
         except FileNotFoundError:
             continue
         except OSError as error:
             what = f"this log cannot be read: {error.strerror}"
-            raise RecordError(what, where=str(directory / name), hint="check its permissions") from None
+            raise RecordError(what, where=str(path), hint="check its permissions") from None
         has_logs = True
     if not has_logs:
         raise RecordError("this run has no logs", where=directory.name, hint="run the command again, or look at the run's files")

@@ -265,13 +265,17 @@ def run(options: Mapping[str, Any], command: Sequence[str], params: Sequence[Any
         return submission.run(options, command, arguments(options), params)
     submission.check_alone(options)
     result = execute(command=command, **arguments(options), tell=tell)
+    if not result.is_last:  # another process reports the end of the run
+        if result.status:
+            tell(ending(result))
+        return result.status
     report_end(result, tell, runs=options["runs"])
     messages.answer_in_json(result.end)
     if catalog is not None:
         _push(result, catalog, tell)
     if options["requeue"]:
         submission.requeue(result, tell)
-    return result.end.outcome.status
+    return result.status
 
 
 def _push(result: FinishedRun, catalog: str, tell: Tell) -> None:

@@ -163,7 +163,7 @@ def logs(
         messages.json_result({"run": directory.name, "logs": by_name})
         return
     for name, line in lines:
-        (messages.say if name == STDERR else messages.result)(line)
+        (messages.say if name.endswith(STDERR) else messages.result)(line)
 
 
 def rm(

@@ -13,6 +13,8 @@ import stat
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
+import msgspec
+
 from repro_env.environment.machine import gpus as drivers
 from repro_env.environment.machine.frameworks import is_driver
 from repro_env.environment.machine.gpus import Gpu
@@ -172,6 +174,21 @@ def present(machine: Machine) -> Gpus:
     chosen = _visible(_usable(machine), machine)
     nodes = {node.path: node.source for device in chosen for node in _nodes(device.kind, device.edits)}
     return Gpus(count=len(chosen), facts=tuple(_facts(chosen, nodes, machine)))
+
+
+def share(own: Gpus, machine: Machine) -> Gpus:
+    """Return what a process gets that shares a run with others on this machine, each with its `own` GPUs.
+
+    The processes have one root, so the device files of all GPUs are in it. The variable of the launcher chooses between them, and
+    the control group of a process may allow it only its own.
+    """
+    if not own.count:
+        return own
+    nodes = {node.source for device in _devices(machine) for node in _nodes(device.kind, device.edits)}
+    everything = choose("all", msgspec.structs.replace(machine, visible="", openable=machine.openable | nodes))
+    name, sign, value = machine.visible.partition("=")
+    env = (*everything.env, *((Variable(name=name, value=value),) if sign else ()))
+    return msgspec.structs.replace(everything, count=own.count, facts=own.facts, env=env)
 
 
 def absence(machine: Machine) -> str:

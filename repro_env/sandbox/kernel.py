@@ -135,9 +135,9 @@ def unshare(flags: int) -> None:
     _call("unshare", flags)
 
 
-def enter_user(namespace: int) -> None:
-    """Enter the user namespace of a descriptor (setns(2))."""
-    _call("setns", namespace, CLONE_NEWUSER)
+def enter_namespace(namespace: int) -> None:
+    """Enter the namespace of a descriptor (setns(2))."""
+    _call("setns", namespace, 0)
 
 
 def new_session_keyring() -> None:

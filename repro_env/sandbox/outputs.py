@@ -76,7 +76,13 @@ def collect(files: Path, prefix: str = "", recorded: Iterable[Output] | None = N
 def of_run(directory: Path, recorded: Iterable[Output] | None = None) -> Contents:
     """Collect the outputs in the directory of a run. Files that it wrote outside its project have absolute paths."""
     external, internal = collect(directory / OUTSIDE, "/", recorded), collect(directory / "files", "", recorded)
-    return Contents(external.outputs + internal.outputs, external.others + internal.others)
+    other_machines = sorted(
+        redact.line(f"/{path.relative_to(outside).as_posix()} of {outside.parent.name} (differs from the output with this path)")
+        for outside in directory.glob(f"hosts/*/{OUTSIDE}")
+        for path in outside.rglob("*")
+        if path.is_symlink() or not path.is_dir()
+    )
+    return Contents(external.outputs + internal.outputs, (*external.others, *internal.others, *other_machines))
 
 
 def locate(files: Path, path: str) -> Path:

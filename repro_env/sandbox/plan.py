@@ -10,7 +10,7 @@ from collections.abc import Container, Iterator, Sequence
 from repro_env.oci import paths as layout
 from repro_env.schema.environment import Variable, values_of
 from repro_env.schema.errors import UsageError
-from repro_env.schema.run import ImageTree, Launch, Mode, Mount, Request, Start
+from repro_env.schema.run import ImageTree, Launch, Member, Mode, Mount, Request, Start
 from repro_env.schema.spec import Identity, Spec
 
 HOSTNAME = "repro-env"
@@ -71,9 +71,15 @@ def plan(spec: Spec, start: Start, request: Request) -> Launch:
         network=request.network,
         gpus=request.gpus,
         resumed=request.resumed,
+        member=request.member,
         limits=start.limits,
         fixed_addresses=start.determinism != "off",
     )
+
+
+def notes_file(member: Member | None) -> str:
+    """The name of the file with the reports of the hooks. Machines cannot append to one file on a shared file system."""
+    return NOTES if member is None else f"{member.rank}-{NOTES}"
 
 
 def trees(spec: Spec, workspace: str) -> tuple[ImageTree, ...]:
@@ -141,7 +147,7 @@ def _variables(spec: Spec, start: Start, request: Request) -> tuple[Variable, ..
         values["PYTHONHASHSEED"] = str(start.seed)
     values |= {
         "REPRO_ENV_SEED": str(start.seed),
-        "REPRO_ENV_NOTES": f"{notes}/{NOTES}",
+        "REPRO_ENV_NOTES": f"{notes}/{notes_file(request.member)}",
         "REPRO_ENV_RANKS": start.ranks,
         "REPRO_ENV_DETERMINISM": start.determinism,
         "REPRO_ENV_RUN": start.id,
@@ -169,6 +175,8 @@ def _variables(spec: Spec, start: Start, request: Request) -> tuple[Variable, ..
     values = values_of(request.gpus.env) | values
     captured = filter(None, values.get("PYTHONPATH", "").split(":"))
     values["PYTHONPATH"] = ":".join(dict.fromkeys((*start.python_path, *captured)))
+    if request.member is not None:
+        values |= values_of(request.member.variables)
     values |= values_of(request.given)
     values["PYTHONPATH"] = ":".join(filter(None, (f"{tools}/{layout.HOOKS}", values["PYTHONPATH"])))
     return tuple(Variable(name=name, value=values[name]) for name in sorted(values))

@@ -50,6 +50,13 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     hint: str
 
 
+class Forked(msgspec.Struct, frozen=True, tag="forked"):
+    """The first process of the run was started."""
+
+    pid: int
+    """As this process sees it."""
+
+
 class Started(msgspec.Struct, frozen=True, tag="started"):
     """The command is about to start."""
 
@@ -68,7 +75,7 @@ class Ended(msgspec.Struct, frozen=True, tag="ended"):
     """Why the command could not be executed."""
 
 
-Message = Refused | Failed | Started | Ended
+Message = Refused | Failed | Forked | Started | Ended
 _decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 
 
@@ -136,9 +143,18 @@ class Clock:
         return [self._due.pop(0)[1]]
 
 
-def attend(connection: Connection, queue: SignalQueue, streams: Streams, limits: Limits) -> Result:
-    """Forward signals and streams until the run ends. Raises the error of a process of the run."""
-    result, data, has_started, clock = Result(), b"", False, Clock(limits)
+def attend(
+    connection: Connection,
+    queue: SignalQueue,
+    streams: Streams,
+    limits: Limits,
+    started: Callable[[int], None] | None = None,
+) -> Result:
+    """Forward signals and streams until the run ends. Raises the error of a process of the run.
+
+    `started` is called with the PID of the run's first process when the root is ready.
+    """
+    result, data, has_started, first, clock = Result(), b"", False, 0, Clock(limits)
     poll = select.poll()
     for handle in (connection.fileno(), queue.handle):
         poll.register(handle, select.POLLIN)
@@ -167,8 +183,12 @@ def attend(connection: Connection, queue: SignalQueue, streams: Streams, limits:
                 if isinstance(message, Failed):
                     kind: type[ReproEnvError] = getattr(errors, message.kind, SandboxError)
                     raise kind(message.what, where=message.where, hint=message.hint)
-                if isinstance(message, Started):
+                if isinstance(message, Forked):
+                    first = first if has_started else message.pid
+                elif isinstance(message, Started):
                     has_started = True
+                    if started is not None:
+                        started(first)
                     clock.start()
                     queue.is_forwarded = True
                     result.notes += tuple(redact.line(note) for note in message.notes[:_MAX_NOTES])

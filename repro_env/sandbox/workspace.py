@@ -25,6 +25,11 @@ from repro_env.sandbox.outputs import OUTSIDE
 from repro_env.schema.codec import Frozen
 from repro_env.schema.run import Launch
 
+HOSTS = "hosts"
+"""Directory in the run's directory, while several processes share a run: each of their machines has a directory in it, because it
+has its own root, HOME and temporary files. Only `files` is shared by all machines."""
+RANKS = "ranks"
+"""Directory in the run's directory with a directory for each of the processes that share the run."""
 SCRATCH = ".scratch"
 """Directory in the run's directory for what is not an output. It is removed with everything else that `prepare` made."""
 _RULES = ".unfinished.json"
@@ -79,12 +84,15 @@ def rules_of(launch: Launch) -> Rules:
 
 
 def prepare(launch: Launch, directory: Path, snapshot: Path) -> None:
-    """Copy the source to `files` in the run's `directory`. Raises `DiskError`."""
-    source = directory / "files"
+    """Copy the source to `files` in the run's `directory`, unless another process of the run has done it. Raises `DiskError`."""
+    source, host = directory / "files", host_directory(launch, directory)
+    is_prepared = launch.member is not None and not is_collected(directory)
     files.atomic_write(directory / _RULES, msgspec.json.encode(rules_of(launch)), flush=False)
-    for path in (source, directory / OUTSIDE, directory / SCRATCH):
-        path.mkdir(mode=0o755, exist_ok=True)
     with files.room(directory):
+        for path in (source, host / OUTSIDE, host / SCRATCH):
+            path.mkdir(mode=0o755, parents=True, exist_ok=True)
+        if is_prepared:
+            return
         copy_tree(snapshot, source)
         if launch.resumed is not None:
             for name in ("files", OUTSIDE):
@@ -92,6 +100,16 @@ def prepare(launch: Launch, directory: Path, snapshot: Path) -> None:
     kinds = {mount.target: Path(mount.source).is_dir() for mount in launch.mounts}
     kinds |= {tree.target: not tree.root.startswith(paths.HOME) for tree in launch.trees}
     make_mount_points(source, launch.workspace, kinds)
+
+
+def host_directory(launch: Launch, directory: Path) -> Path:
+    """The directory, in the run's `directory` or that itself, for what only this machine writes."""
+    return directory if launch.member is None else directory / HOSTS / launch.member.node
+
+
+def logs_directory(launch: Launch, directory: Path) -> Path:
+    """The directory, in the run's `directory` or that itself, for what the command prints."""
+    return directory if launch.member is None else directory / RANKS / str(launch.member.rank)
 
 
 def make_mount_points(directory: Path, at: str, targets: dict[str, bool]) -> None:
@@ -190,14 +208,44 @@ def collect(directory: Path, snapshot: Path, image: Iterable[Path] = ()) -> tupl
     below = len(rules.workspace) + 1
     points = {path[below:] for path in rules.mounted if path.startswith(rules.workspace + "/")}
     found = _prune(directory / "files", [snapshot], points.__contains__)
-    _prune(directory / OUTSIDE, [*image], lambda path: rules.skip(f"/{path}"))
-    with contextlib.suppress(OSError):
-        (directory / OUTSIDE).rmdir()
-    files.remove_tree(directory / SCRATCH)
+    trees = [*image]
+    hosts = sorted((directory / HOSTS).iterdir()) if (directory / HOSTS).is_dir() else []
+    for host in hosts or [directory]:
+        _prune(host / OUTSIDE, trees, lambda path: rules.skip(f"/{path}"))
+        files.remove_tree(host / SCRATCH)
+    for host in hosts:
+        _merge(host / OUTSIDE, directory / OUTSIDE)
+    for path in (*hosts, directory / HOSTS, directory / OUTSIDE):
+        with contextlib.suppress(OSError):  # it has outputs
+            path.rmdir()
     removed = (file.path for file in files.walk(snapshot) if file.kind != "dir" and file.path not in found)
     result = tuple(path for path in removed if not is_below(path, *points))
     (directory / _RULES).unlink()
     return result
+
+
+def _merge(source: Path, target: Path) -> None:
+    """Move the outputs of a machine to those of the others. A file that differs from the one with the same path stays."""
+    if not os.path.lexists(target):
+        source.rename(target)
+    elif all(path.is_dir() and not path.is_symlink() for path in (source, target)):
+        with os.scandir(source) as listing:
+            names = [item.name for item in listing]
+        for name in names:
+            _merge(source / name, target / name)
+        with contextlib.suppress(OSError):  # a file stays
+            source.rmdir()
+    elif _are_equal(source, target):
+        source.unlink()
+
+
+def _are_equal(one: Path, other: Path) -> bool:
+    if one.is_symlink() and other.is_symlink():
+        return one.readlink() == other.readlink()
+    try:
+        return files.sha256_of(one) == files.sha256_of(other)
+    except OSError:  # one of them is not a regular file
+        return False
 
 
 def is_collected(directory: Path) -> bool:

@@ -97,6 +97,19 @@ class Gpus(Frozen, frozen=True, kw_only=True):
     """How the files were found."""
 
 
+class Member(Frozen, frozen=True, kw_only=True):
+    """A process of `exec` that shares its run with others: a task of a Slurm step, or a process with the ID of the run."""
+
+    rank: int
+    size: int
+    """The number of processes that share the run."""
+    local_rank: int
+    node: Line
+    """The name of its machine."""
+    variables: tuple[Variable, ...] = ()
+    """What the launcher told the command about the processes, with the names that PyTorch reads."""
+
+
 class Request(Frozen, frozen=True, kw_only=True):
     """What a launch needs besides the record of its start: values that records must not have, and paths of this machine."""
 
@@ -115,6 +128,7 @@ class Request(Frozen, frozen=True, kw_only=True):
     tools: AbsPath
     notes: AbsPath
     resumed: AbsPath | None = None
+    member: Member | None = None
 
 
 class ImageTree(Frozen, frozen=True, kw_only=True):
@@ -156,6 +170,8 @@ class Launch(Frozen, frozen=True, kw_only=True):
     gpus: Gpus = Gpus()
     resumed: AbsPath | None = None
     """Host path of the directory of another run, whose outputs are there when the command starts (`exec --resume`)."""
+    member: Member | None = None
+    """None for a run of one process, which may start others, as torchrun does."""
     limits: Limits = Limits()
     fixed_addresses: bool = False
     """Disable address space randomization, so that sets of objects that are hashed by address keep their order."""
@@ -310,6 +326,8 @@ class Start(Frozen, frozen=True, kw_only=True):
     """sha256 of the spec file, which is stored in `specs/` next to the run directories; None in older records."""
     exact: bool = True
     """Whether `command` is exactly the command that ran. False if a secret, a newline or a control character was removed."""
+    processes: int = 1
+    """The number of processes of `exec` that share the run. The facts of the machine are those of the first one."""
     term: Line | None = None
     """The TERM that was passed to the command, or empty; it affects the addresses of objects. None in older records."""
     tool: Line = ""
@@ -390,6 +408,20 @@ class Rank(Frozen, frozen=True, kw_only=True):
     device: Line
 
 
+class Process(Frozen, frozen=True, kw_only=True):
+    """A process of `exec` that shared the run with others, and the end of its command."""
+
+    rank: int
+    local_rank: int
+    node: Line
+    exit_code: int | None
+    """As in `Outcome`; None if the process was killed before it could record it, or could not start its command."""
+    signal: int = 0
+    seconds: float = 0
+    devices: tuple[GpuFact, ...] = ()
+    """The GPUs of this process."""
+
+
 Number = float | Literal["nan", "inf", "-inf"]
 """JSON cannot represent the last three as numbers."""
 
@@ -440,6 +472,8 @@ class End(Frozen, frozen=True, kw_only=True):
     """Sorted by name."""
     world: tuple[Rank, ...] = ()
     """Sorted by rank; empty if the run was not distributed."""
+    processes: tuple[Process, ...] = ()
+    """Sorted by rank; empty for a run of one process. `outcome` is that of all of them together."""
     metrics: tuple[Metric, ...] = ()
     """Sorted by file and name."""
     parameters: tuple[Parameter, ...] = ()

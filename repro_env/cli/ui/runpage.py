@@ -14,7 +14,7 @@ from repro_env.runs.records.pulled import Pulled
 from repro_env.runs.records.records import Run
 from repro_env.runs.records.submissions import Submitted
 from repro_env.runs.records.verdicts import Last
-from repro_env.schema.run import Count, End, GpuFact, Limits, Metric, Number, Parent, Rank, Seeded, Start
+from repro_env.schema.run import Count, End, GpuFact, Limits, Metric, Number, Parent, Process, Rank, Seeded, Start
 from repro_env.store.specs import archive, files
 
 SHOWN = 20
@@ -178,6 +178,7 @@ def _end(end: End, most: int | None) -> Iterator[str]:
     yield f"isolation {end.outcome.isolation}"
     yield from (f"  by      {means}" for means in end.outcome.means)
     yield from map(_parent, end.resumed)
+    yield from map(_process, end.processes)
     yield from map(_rank, end.world)
     yield from (f"seeded    {generator}" for generator in end.unseeded)
     yield from (f"own seed  {line}" for line in own_seeds(end.seeded, complete=most is None))
@@ -226,6 +227,13 @@ def _parent(parent: Parent) -> str:
     if parent.id and parent.record is None:
         parts.append("its record was not found")
     return f"parent    {ids.short(parent.id) if parent.id else '(no run)'} ({', '.join(filter(None, parts))})"
+
+
+def _process(process: Process) -> str:
+    ending = "was killed, or did not start its command" if process.exit_code is None else f"exit {process.exit_code}"
+    ending = f"signal {process.signal}" if process.signal else ending
+    gpus = "".join(f", {device.name}{f' {device.uuid}' if device.uuid else ''}" for device in process.devices)
+    return f"process   {process.rank} on {process.node or 'an unknown machine'}: {ending} after {process.seconds:.1f} s{gpus}"
 
 
 def _rank(rank: Rank) -> str:

@@ -15,7 +15,6 @@ from repro_env.oci.layer import Measured
 from repro_env.runs.catalog.part import CODE, SPEC, SharedFile
 from repro_env.runs.records import checkpointstate, records, verdicts
 from repro_env.runs.records.records import Run
-from repro_env.sandbox import streams
 from repro_env.sandbox.outputs import OUTSIDE
 from repro_env.schema import spec as specs
 from repro_env.schema.errors import RecordError, ReproEnvError
@@ -50,7 +49,7 @@ def recorded_files(start: Start, end: End | None) -> dict[str, str]:
     found = {} if start.before is None else {checkpointstate.BEFORE: start.before}
     if end is not None:
         found |= {} if end.after is None else {checkpointstate.AFTER: end.after}
-        found |= {output.path: output.sha256 for output in end.console if output.path in streams.NAMES}
+        found |= {output.path: output.sha256 for output in end.console if records.is_log(output.path)}
         found |= {f"{records.TRACE}/{output.path}": output.sha256 for output in end.trace if output.path[0] != "/"}
         found |= {path_of(output.path): output.sha256 for output in end.outputs}
     return found

@@ -13,10 +13,10 @@ from repro_env.io.files import remove_tree, sha256_of
 from repro_env.runs.lineage import parents
 from repro_env.runs.records import checkpointstate, metrics, parameters, records
 from repro_env.runs.records import notes as noted
-from repro_env.sandbox import outputs, plan, streams
+from repro_env.sandbox import outputs, plan
 from repro_env.schema import fingerprints, redact
 from repro_env.schema.environment import values_of
-from repro_env.schema.run import End, Launch, LocalFacts, Outcome, Output, Start
+from repro_env.schema.run import End, Launch, LocalFacts, Outcome, Output, Process, Start
 from repro_env.store.store import Store
 
 
@@ -31,12 +31,13 @@ def read_end(
     removed: Sequence[str],
     problems: Sequence[str],
     after: checkpointstate.Listing | None,
+    processes: tuple[Process, ...] = (),
     store: Store,
 ) -> End:
     """Read everything in the run directory. `started`: digest of `start.json`. `problems`: lines to add to `others`."""
     files = run_directory / "files"
     files_found = outputs.of_run(run_directory)
-    notes = noted.read(Path(launch.notes) / plan.NOTES)
+    notes = noted.of_run(Path(launch.notes))
     metrics_found, parameters_found = metrics.collect(files, files_found.outputs), parameters.collect(files, files_found.outputs)
     return End(
         schema="repro-env/run-end/1",
@@ -57,6 +58,7 @@ def read_end(
         operations=notes.operations,
         effective=notes.effective,
         world=notes.world,
+        processes=processes,
         metrics=metrics_found.metrics,
         parameters=parameters_found.parameters,
         unread=tuple(sorted((*metrics_found.unread, *parameters_found.unread))),
@@ -92,9 +94,9 @@ def _login_name() -> str:
 def hash_console(run_directory: Path) -> tuple[Output, ...]:
     """Return the digests of the files in the run directory that contain what the command printed."""
     files = []
-    for name in streams.NAMES:
+    for path in records.logs(run_directory):
+        name = path.relative_to(run_directory).as_posix()
         with contextlib.suppress(OSError):
-            path = run_directory / name
             files.append(Output(path=name, sha256=f"sha256:{sha256_of(path)}", size=path.lstat().st_size))
     return tuple(files)
 

@@ -14,6 +14,7 @@ from typing import Literal
 import msgspec
 
 from repro_env.io.files import open_regular
+from repro_env.sandbox.plan import NOTES
 from repro_env.schema import redact
 from repro_env.schema.run import Count, DrawnIds, Fact, Rank, Seeded
 
@@ -113,14 +114,23 @@ class _Line(msgspec.Struct):
     """With `what`."""
 
 
+def of_run(directory: Path) -> Notes:
+    """Read the notes of all processes that share a run: one file for each of them, or one file."""
+    paths = sorted(directory.glob(f"*{NOTES}"), key=lambda path: (len(path.name), path.name))
+    return parse(line for path in paths for line in _lines(path))
+
+
 def read(path: Path) -> Notes:
     """Read a file of notes. Empty if the file cannot be read."""
+    return parse(_lines(path))
+
+
+def _lines(path: Path) -> list[bytes]:
     try:
         with os.fdopen(open_regular(path), "rb") as file:
-            data = file.read(_MOST)
+            return file.read(_MOST).splitlines()
     except OSError:
-        return Notes()
-    return parse(data.splitlines())
+        return []
 
 
 def parse(lines: Iterable[bytes]) -> Notes:

@@ -4,6 +4,7 @@
         start.json   written before the command starts
         end.json     written after the command ended; missing if the run is running or was interrupted
         lock         locked while the run is running
+        ranks/       a directory for each process that shares the run (`runs.records.processes`)
         files/       the files that the run wrote in its project
         outside/     the files that it wrote outside its project, by absolute path
         stdout.log   the output of the command (`sandbox.streams`)
@@ -35,6 +36,7 @@ from repro_env.io.files import expect, open_regular, read_regular, remove_tree, 
 from repro_env.io.files import lock as lock_file
 from repro_env.runs.records import annotation, ids
 from repro_env.runs.records.files import write_once
+from repro_env.sandbox import streams
 from repro_env.schema import codec
 from repro_env.schema.errors import DiskError, RecordError, ReproEnvError, SpecError, SpecVersionError
 from repro_env.schema.run import End, Outcome, Parent, Start
@@ -45,13 +47,16 @@ State = Literal["done", "running", "interrupted"]
 LATEST = "latest"
 JOBS = ".jobs"
 """The directory, next to those of the runs, with a directory for each submitted run (`runs.records.submissions`)."""
+RANKS = "ranks"
+"""The name of the directory, in the directory of a run, for what several processes that share the run record."""
 TRACE = "trace"
 """The name of the directory, in the directory of a run, for the steps of the training: one file per process."""
 LARGEST = 256 << 20
 """The largest record file that is read, in bytes. A record of a million outputs has about 150 MB."""
 _NODE = 256
 """Bytes of the name of a machine in the file `lock`, at most."""
-_DIRECTORIES = ("files", "outside", TRACE, "annotations", "verified")
+_DIRECTORIES = ("files", "outside", RANKS, TRACE, "annotations", "verified")
+_LOG = re.compile(rf"(?:{RANKS}/\d{{1,7}}/)?(?:{'|'.join(map(re.escape, streams.NAMES))})")
 _REMOVED = ".gone-"
 _RESTORE = "restore the record from a copy, or remove the run with `repro-env runs rm`"
 _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -126,7 +131,7 @@ class Unreadable(msgspec.Struct, frozen=True):
 
 
 class Recording:
-    """The record of a run that is running. Holds the lock of its directory."""
+    """The record of a run that is running. Holds the lock of its directory, if this process made it."""
 
     def __init__(self, directory: Path, lock: int) -> None:
         self.directory = directory
@@ -300,6 +305,17 @@ def read(directory: Path) -> Run:
     return Run(directory, start, end, "done", _digest(data), _digest(end_data))
 
 
+def logs(directory: Path) -> list[Path]:
+    """Return the paths that the logs of a run can have, in order: those of the run, or of each process that shares it."""
+    ranks = sorted(directory.glob(f"{RANKS}/*"), key=lambda path: (len(path.name), path.name))
+    return [parent / name for parent in (directory, *ranks) for name in streams.NAMES]
+
+
+def is_log(path: str) -> bool:
+    """Whether a log of a run can have this path in its directory."""
+    return _LOG.fullmatch(path) is not None
+
+
 def digest(path: Path) -> str:
     """Return the `sha256:<hex>` of a record file; empty if it cannot be read."""
     try:
@@ -337,9 +353,14 @@ def _decode(data: bytes, kind: type[_Half], family: str, path: Path) -> _Half:
 
 
 def is_running(directory: Path) -> bool:
-    """Whether a process holds the lock of the run. If another machine holds locks that this one does not see, it is assumed."""
+    """Whether a process holds the lock of the run, or of its part of it. If another machine holds locks that this one does not see, it is assumed."""
+    return any(is_locked(path) for path in (directory / "lock", *directory.glob(f"{RANKS}/*/lock")))
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process holds a lock, as `is_running`."""
     try:
-        fd = open_regular(directory / "lock")
+        fd = open_regular(path)
     except OSError:
         return False
     try:
@@ -348,7 +369,7 @@ def is_running(directory: Path) -> bool:
         node = os.read(fd, _NODE).decode(errors="replace")
     finally:
         os.close(fd)
-    return node not in ("", os.uname().nodename) and bool(filesystem.local_locks(directory))
+    return node not in ("", os.uname().nodename) and bool(filesystem.local_locks(path.parent))
 
 
 def listing(runs: Path) -> tuple[list[Run], list[Unreadable]]:

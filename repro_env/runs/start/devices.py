@@ -26,4 +26,9 @@ def choose(options: RunOptions, spec: Spec) -> tuple[Gpus, str]:
         return Gpus(), reason
     if options.runner == "host":
         return gpus.present(machine), ""
-    return gpus.choose("all" if request is None else request, machine), ""
+    if options.member is None:
+        return gpus.choose("all" if request is None else request, machine), ""
+    if request not in (None, "all"):
+        hint = "request them from the launcher, for example with srun --gpus-per-task"
+        raise UsageError(f"--gpus {options.gpus} cannot choose the GPUs of several processes", hint=hint)
+    return gpus.share(gpus.choose("all", machine), machine), ""

@@ -18,7 +18,7 @@ from repro_env.schema import redact
 from repro_env.schema.environment import Variable, values_of
 from repro_env.schema.errors import DataError, UsageError
 from repro_env.schema.progress import Tell
-from repro_env.schema.run import Ids, Job, Launch, Limits, Mode, Mount, Ranks, RunnerName, Start, User
+from repro_env.schema.run import Ids, Job, Launch, Limits, Member, Mode, Mount, Ranks, RunnerName, Start, User
 from repro_env.schema.spec import Spec
 
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
@@ -65,6 +65,8 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The id of the run, if another process has chosen it: the one that submitted the job."""
     resume: str | None = None
     """The run to resume, as typed."""
+    member: Member | None = None
+    """This process, if it shares the run with others."""
     keeps_record: bool = True
     """Keep the run directory. If not, messages do not mention it."""
     output: bool = True

@@ -50,7 +50,7 @@ class View:
             kernel.attach(tree, f"{target}{path}")
         rootfs.detach_old_root(rootfs.change_root(target))
         os.setgroups(sorted(self._groups))
-        kernel.enter_user(self._namespace)
+        kernel.enter_namespace(self._namespace)
         os.setresgid(0, 0, 0)
         os.setresuid(0, 0, 0)
 
@@ -76,12 +76,17 @@ def open_view(paths: Iterable[str], gpus: Gpus = Gpus()) -> View:  # noqa: B008
         for path in dict.fromkeys(file.source for file in (*gpus.files, *gpus.nodes)):
             if not path.startswith("/dev/") and path not in dict(trees):
                 trees.append((path, kernel.open_tree(path)))
-        modes = [os.stat(node.source) for node in gpus.nodes]  # noqa: PTH116
-        view = View(namespace, tuple(trees), {mode.st_gid for mode in modes if mode.st_mode & 0o006 != 0o006})
+        view = View(namespace, tuple(trees), groups_of(gpus))
     finally:
         if view is None:
             View(namespace, tuple(trees)).close()
     return view
+
+
+def groups_of(gpus: Gpus) -> set[int]:
+    """The groups that a process must be in to open the device files of GPUs."""
+    modes = [os.stat(node.source) for node in gpus.nodes]  # noqa: PTH116
+    return {mode.st_gid for mode in modes if mode.st_mode & 0o006 != 0o006}
 
 
 def _make_namespace() -> int:

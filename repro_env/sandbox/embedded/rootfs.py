@@ -163,17 +163,33 @@ def mount_system(root: Root, old: int, *, console: str = "") -> list[str]:
 
     `console`: the host's path of the run's terminal, which becomes `/dev/console`.
     """
-    notes = []
     for path in ("/proc", "/sys", "/dev", "/run"):
         root.make_directory(path)
+    notes = mount_proc(old)
+    notes += _sys(old)
+    with attempt("make /dev"):
+        notes += _dev(old, console)
+    with attempt("make /run"):
+        kernel.mount("tmpfs", "/run", "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=0755")
+    hide_machine()
+    return notes
+
+
+def mount_proc(old: int | None) -> list[str]:
+    """Mount `/proc` for the PID namespace of this process. Returns deviations, for the record.
+
+    `old`: a descriptor of the host's root; None if `/proc` is already mounted, for another PID namespace.
+    """
+    notes = []
     try:
         # hidepid hides processes that the command cannot trace, such as the first process of the run.
         kernel.mount("proc", "/proc", "proc", _RESTRICTED, "hidepid=2")
     except OSError:  # in a container whose /proc has masked paths, a new one is refused
-        os.fchdir(old)
-        with attempt("bind /proc"):
-            kernel.bind("proc", "/proc")
-        os.chdir("/")
+        if old is not None:
+            os.fchdir(old)
+            with attempt("bind /proc"):
+                kernel.bind("proc", "/proc")
+            os.chdir("/")
         notes.append("proc: host")
     if not overlay.in_user_namespace():  # else the command has no permission to write these
         for path in ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/driver"):
@@ -181,15 +197,14 @@ def mount_system(root: Root, old: int, *, console: str = "") -> list[str]:
                 with attempt(f"make {path} read-only"):
                     kernel.bind(path, path)
                     seal(path)
-    notes += _sys(old)
-    with attempt("make /dev"):
-        notes += _dev(old, console)
-    with attempt("make /run"):
-        kernel.mount("tmpfs", "/run", "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=0755")
+    return notes
+
+
+def hide_machine() -> None:
+    """Hide files about the machine, after `/proc` and `/sys` are mounted."""
     for path in HIDDEN:
         with attempt(f"hide {path}"):
             _hide(path)
-    return notes
 
 
 def _hide(path: str) -> None:

@@ -12,10 +12,11 @@ command, all other processes of the run have ended.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 
-from repro_env.sandbox import limits, memory
+from repro_env.sandbox import limits, memory, workspace
+from repro_env.sandbox.embedded.joined import JoinedStage, Neighbours
 from repro_env.sandbox.embedded.stage import Stage
 from repro_env.sandbox.embedded.supervisor import supervise
 from repro_env.sandbox.image import Image, image_means
@@ -39,15 +40,15 @@ class EmbeddedRunner(Runner):
         directory = directory.resolve()
         self._image.prepare(launch, directory)
         with contextlib.ExitStack() as stack:
-            streams = Streams(directory, self._hidden, stack)
+            streams = Streams(workspace.logs_directory(launch, directory), self._hidden, stack)
             has_starved = memory.watch_oom_kills()
             group = stack.enter_context(limits.group(launch.limits, launch.run_id))
             try:
-                stage = Stage(launch, directory, self._image, streams, stack, overlay=self._overlay)
-                result = supervise(launch, stage, group)
+                stage, started = self._stage(launch, directory, streams, stack)
+                result = supervise(launch, stage, group, started)
                 if result.refused and self._overlay:
                     stage = Stage(launch, directory, self._image, streams, stack, overlay=False)
-                    result = supervise(launch, stage, group)
+                    result = supervise(launch, stage, group, started)
                 if result.refused:
                     raise SandboxError(
                         f"the kernel refuses to mount the image ({result.refused.why})", hint="run `repro-env doctor`"
@@ -57,7 +58,20 @@ class EmbeddedRunner(Runner):
 
                 raise doctor.explain(error, self._image.store, directory) from None
             starved = has_starved() or group.has_starved
-        means = [f"root: {stage.root.means}", *image_means(self._image, launch), stage.user, *group.notes, *result.notes]
+        means = [*stage.means, *image_means(self._image, launch), stage.user, *group.notes, *result.notes]
         return outcome(
             result.code, "embedded", means, starved=starved, interrupted=result.interrupted, timed_out=result.timed_out
         )
+
+    def _stage(
+        self, launch: Launch, directory: Path, streams: Streams, stack: contextlib.ExitStack
+    ) -> tuple[Stage, Callable[[int], None] | None]:
+        """The first attempt to start the run, and what is called when the root is ready."""
+        started = None
+        if launch.member is not None:
+            scratch = workspace.host_directory(launch, directory) / workspace.SCRATCH
+            neighbours = Neighbours(scratch, launch.member.rank, stack)
+            started = neighbours.started
+            if neighbours.namespaces:
+                return JoinedStage(launch, neighbours, self._image, streams), started
+        return Stage(launch, directory, self._image, streams, stack, overlay=self._overlay), started

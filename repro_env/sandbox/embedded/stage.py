@@ -34,10 +34,13 @@ class Stage:
         self._launch = launch
         self.interpreter = image.interpreter
         self.streams = streams
-        outside = directory / OUTSIDE
-        self._point, work = directory / workspace.SCRATCH / "root", directory / workspace.SCRATCH / "work"
+        host = workspace.host_directory(launch, directory)
+        outside, scratch = host / OUTSIDE, host / workspace.SCRATCH
+        if launch.member is not None:  # overlay refuses a work directory that another mount has used
+            scratch /= str(launch.member.rank)
+        self._point, work = scratch / "root", scratch / "work"
         for path in (self._point, work):
-            path.mkdir(exist_ok=True)
+            path.mkdir(parents=True, exist_ok=True)
         trees = [image.tree(diff_id) for diff_id in launch.layers] if overlay else [image.merge(launch)]
         self.root = rootfs.Root(trees, outside, work=work if overlay else None)
         self._mounts = image.mounts(launch, directory)
@@ -62,6 +65,11 @@ class Stage:
         self.streams.own(idmap.UID)
         self.user = f"user: namespace, uid 0 in the run is uid {idmap.UID} on the host"
         return view
+
+    @property
+    def means(self) -> list[str]:
+        """How the root is mounted, for the record."""
+        return [f"root: {self.root.means}"]
 
     def enter_namespaces(self) -> None:
         """Enter every namespace except the mount namespace. Raises `SandboxError`."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
+from collections.abc import Callable
 from typing import NoReturn
 
 from repro_env.sandbox import kernel, session
@@ -16,8 +16,11 @@ from repro_env.sandbox.session import Connection, SignalQueue, queue_signals
 from repro_env.schema.run import Launch
 
 
-def supervise(launch: Launch, stage: Stage, group: Group) -> session.Result:
-    """Start the processes, and attend to them until they have ended. Raises `ReproEnvError` if the command cannot be started."""
+def supervise(launch: Launch, stage: Stage, group: Group, started: Callable[[int], None] | None) -> session.Result:
+    """Start the processes, and attend to them until they have ended. Raises `ReproEnvError` if the command cannot be started.
+
+    `started` is as in `session.attend`.
+    """
     connection, other = session.connect()
     supervisor = os.getpid()
     with queue_signals() as queue, connection:
@@ -31,7 +34,7 @@ def supervise(launch: Launch, stage: Stage, group: Group) -> session.Result:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         other.close()
         try:
-            return session.attend(connection, queue, stage.streams, launch.limits)
+            return session.attend(connection, queue, stage.streams, launch.limits, started)
         finally:
             connection.close()
             with contextlib.suppress(ChildProcessError):  # the caller ignores SIGCHLD
@@ -57,14 +60,16 @@ def _run_intermediate_process(
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)  # new credentials cleared it
         if os.getppid() != supervisor:
             os._exit(1)
-        read, write = os.pipe2(os.O_CLOEXEC)  # the read end becomes readable when this process dies
+        read, write = os.pipe2(os.O_CLOEXEC)
         child = os.fork()
         if child == 0:
             os.close(write)
             kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
-            if select.select([read], [], [], 0)[0]:
+            if not os.read(read, 1):
                 os._exit(1)  # the parent died before PR_SET_PDEATHSIG took effect
             firstprocess.main(launch, stage, out=out, mask=mask, umask=umask)
+        session.send(out, session.Forked(child))
+        os.write(write, b"1")
         firstprocess.close_all_but({write})
         os.waitpid(child, 0)
         os._exit(0)
