@@ -154,7 +154,8 @@ def command(
         str | None,
         value(
             "ID",
-            "Use this ID for the run. Job scripts have it: the ID of a submitted run, or of the run that a requeued job resumes.",
+            "Use this ID for the run. Job scripts have it: the ID of a submitted run, or of the run that a requeued job resumes. "
+            "Processes with the same ID share the run if RANK, LOCAL_RANK and WORLD_SIZE are set.",
         ),
     ] = None,
     on: Annotated[
@@ -165,6 +166,21 @@ def command(
     ] = None,
     partition: Annotated[str | None, value("NAME", "Request this partition; requires --on slurm.")] = None,
     account: Annotated[str | None, value("NAME", "Charge the job to this account; requires --on slurm.")] = None,
+    nodes: Annotated[
+        int | None,
+        value(
+            "N", "Use N nodes, whose processes share the run; requires --on slurm, and --network. Default: 1.", min=1, max=65536
+        ),
+    ] = None,
+    tasks_per_node: Annotated[
+        int | None,
+        value(
+            "N",
+            "Start the command N times on each node, as processes that share the run; requires --on slurm. Default: 1.",
+            min=1,
+            max=4096,
+        ),
+    ] = None,
     requeue: Annotated[
         bool,
         flag(

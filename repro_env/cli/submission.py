@@ -19,6 +19,7 @@ from repro_env.launch.slurm import Resources
 from repro_env.runs.lineage.parents import directory_of
 from repro_env.runs.records import records
 from repro_env.runs.records.ids import short
+from repro_env.runs.start.launcher import no_network
 from repro_env.runs.start.report import announce
 from repro_env.runs.start.request import job_of
 from repro_env.sandbox.limits import parse_time
@@ -28,7 +29,7 @@ from repro_env.specs.argument import Opened, open_spec
 from repro_env.store.specs.lookup import runs_directory
 from repro_env.store.store import Store
 
-_SLURM = ("partition", "account", "requeue", "slurm_arg")
+_SLURM = ("partition", "account", "nodes", "tasks_per_node", "requeue", "slurm_arg")
 _KUBERNETES = ("namespace", "gpu_product", "registry_secret")
 OPTIONS = ("on", "time", "print_", "wait", *_SLURM, *_KUBERNETES)
 """The options of `exec` for a run that is submitted. The run on the node has `requeue` of them."""
@@ -122,7 +123,13 @@ def _plan(
     # `latest` may be another run when the job starts.
     parents = [str(directory_of(word, runs, made.here)) for word in options["parent"] or ()]
     resume = options["resume"] and str(directory_of(options["resume"], runs, made.here))
-    words = ("--gpus", str(gpus or "none"), *node_words({**options, "parent": parents, "resume": resume}, params))
+    tasks = (options["nodes"] or 1) * (options["tasks_per_node"] or 1)
+    if tasks > 1 and count > 1:
+        raise UsageError("runs with several seeds have one process each", hint="leave out --nodes and --tasks-per-node")
+    if (options["nodes"] or 1) > 1 and not made.network:
+        raise no_network(f"{options['nodes']} machines")
+    shown = "all" if gpus and tasks > 1 else gpus or "none"  # Slurm tells the tasks which of them are theirs
+    words = ("--gpus", str(shown), *node_words({**options, "parent": parents, "resume": resume}, params))
     resources = Resources(
         partition=options["partition"],
         account=options["account"],
@@ -130,6 +137,8 @@ def _plan(
         cpus=math.ceil(made.limits.cpus),
         memory=made.limits.memory,
         gpus=gpus if isinstance(gpus, int) else 0,
+        nodes=options["nodes"] or 1,
+        tasks_per_node=options["tasks_per_node"] or 1,
         requeue=options["requeue"],
         arguments=tuple(options["slurm_arg"] or ()),
     )

@@ -41,6 +41,9 @@ def end_of(run: Run) -> End:
     if signal := run.end.outcome.signal or run.end.outcome.interrupted:
         what = f"this run was ended by signal {signal}, so it stopped at an arbitrary point"
         raise refused(what, "verify a run that ended by itself")
+    if run.start.processes > 1:
+        what = f"this run had {run.start.processes} processes of a launcher such as srun, and verify starts one process"
+        raise refused(what, "start it again with the launcher, and compare both runs with `repro-env runs compare`")
     if any(REDACTED in word for word in run.start.command):
         what = "the command of this run has a secret, which records do not store"
         raise refused(what, "run it again, pass the secret with --env NAME, and verify that run")

@@ -123,6 +123,8 @@ def _facts_of_start(start: Start) -> Iterator[_Item]:
     for data in start.data:
         if data.digest is None:
             yield ("command", f"{data.kind} at {data.target}", ""), data.source
+    if start.processes > 1:
+        yield ("command", "processes that share the run", ""), str(start.processes)
     if start.parents:
         yield ("command", "parents", ""), ", ".join(sorted({parent.id for parent in start.parents}))
     yield ("seeds", "seed", ""), str(start.seed)
@@ -141,6 +143,9 @@ def _facts_of_end(end: End, partner: Mapping[str, str]) -> Iterator[_Item]:
     if end.resumed:
         checkpoints = (f"{parent.id or 'no run'} step {parent.step}" for parent in end.resumed)
         yield ("command", "resumed from", ""), ", ".join(checkpoints)
+    if end.world:
+        sizes = sorted({f"{rank.size} ranks" + (f", {rank.training}" if rank.training else "") for rank in end.world})
+        yield ("config", "distributed training", ""), "; ".join(sizes)
     seeds: dict[str, list[str]] = {}
     for seed in end.seeded:
         seeds.setdefault(f"{seed.what} at {seed.file}:{seed.line}", []).append(seed.value)

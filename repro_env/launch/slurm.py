@@ -30,7 +30,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.@/+,-]+")
 _TIME = re.compile(r"\d+(?::\d+){0,2}|\d+-\d+(?::\d+){0,2}")
 _ARGUMENT = re.compile(r"--([a-z][a-z0-9-]*)(?:=[A-Za-z0-9_.,:/@%+*~^=-]+)?")
 _OWN = {
-    "account", "array", "chdir", "error", "export", "export-file", "gpus", "input", "job-name", "nodes", "ntasks", "open-mode",
+    "account", "array", "chdir", "error", "export", "export-file", "gpus", "input", "job-name", "nodes", "ntasks", "ntasks-per-node", "open-mode",
     "output", "parsable", "partition", "requeue", "no-requeue", "test-only", "time", "wait", "wrap",
 }  # fmt: skip
 """Options of sbatch that this module sets, or that would change what a job is."""
@@ -49,11 +49,18 @@ class Resources(Frozen, frozen=True, kw_only=True):
     gpus: int = 0
     cpus: int = 0
     memory: int = 0
-    """Bytes."""
+    """Bytes, on each node."""
+    nodes: int = 1
+    tasks_per_node: int = 1
     requeue: bool = False
     """Queue the job again if its time limit ends it."""
     arguments: tuple[str, ...] = ()
     """Further options of sbatch."""
+
+    @property
+    def tasks(self) -> int:
+        """The number of processes that share the run."""
+        return self.nodes * self.tasks_per_node
 
 
 class Job(Frozen, frozen=True, kw_only=True):
@@ -94,13 +101,21 @@ def render(job: Job, resources: Resources) -> str:
         needed=_quote(job.needed),
         directory=_quote([job.directory]),
         store=_quote([job.store]),
-        command=_quote(job.command),
+        command=_quote([*_srun(resources), *job.command]),
         words=_quote(job.words),
     ).decode()
     found = [line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH")]
     if found != directives:
         raise UsageError("the job script would have other #SBATCH lines than the options name", where=job.name)
     return text
+
+
+def _srun(resources: Resources) -> list[str]:
+    """The start of a command that runs once for each task. If one fails, the others are ended."""
+    if resources.tasks == 1:
+        return []
+    # srun does not take this from sbatch (Slurm 22.05, release notes).
+    return ["srun", "--kill-on-bad-exit=1", *([f"--cpus-per-task={resources.cpus}"] if resources.cpus else [])]
 
 
 def _directives(job: Job, resources: Resources) -> list[str]:
@@ -132,6 +147,7 @@ def _directives(job: Job, resources: Resources) -> list[str]:
     lines += [f"--gpus={resources.gpus}"] if resources.gpus else []
     lines += [f"--cpus-per-task={resources.cpus}"] if resources.cpus else []
     lines += [f"--mem={resources.memory >> 10}K"] if resources.memory else []
+    lines += [f"--nodes={resources.nodes}", f"--ntasks-per-node={resources.tasks_per_node}"] if resources.tasks > 1 else []
     if resources.requeue:
         lines += ["--requeue", *([] if "signal" in names else [f"--signal=B:USR1@{WARNING}"])]
     return [*lines, *resources.arguments]

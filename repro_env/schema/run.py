@@ -406,6 +406,23 @@ class Rank(Frozen, frozen=True, kw_only=True):
     """World size."""
     backend: Line
     device: Line
+    nodes: int = 0
+    """The number of nodes according to the launcher; 0 if it is not known."""
+    strategy: Line = ""
+    """The strategies of PyTorch that the script uses, such as `DDP` or `FSDP`; empty for none of those that are known."""
+    accumulation: Line = ""
+    """Backward passes per optimizer step, with up to four digits: `4` for gradient accumulation over four batches."""
+
+    @property
+    def training(self) -> str:
+        """How the training is split between the ranks, in words."""
+        nodes = f"{self.nodes} node{'s' * (self.nodes > 1)}" if self.nodes else ""
+        passes = (
+            f"{self.accumulation} backward pass{'es' * (self.accumulation != '1')} per optimizer step"
+            if self.accumulation
+            else ""
+        )
+        return ", ".join(filter(None, (self.strategy, nodes, passes)))
 
 
 class Process(Frozen, frozen=True, kw_only=True):

@@ -230,14 +230,15 @@ def _parent(parent: Parent) -> str:
 
 
 def _process(process: Process) -> str:
-    ending = "was killed, or did not start its command" if process.exit_code is None else f"exit {process.exit_code}"
-    ending = f"signal {process.signal}" if process.signal else ending
+    ending = f"signal {process.signal}" if process.signal else f"exit {process.exit_code}"
+    ending += f" after {process.seconds:.1f} s"
+    ending = "killed, or its command did not start" if process.exit_code is None else ending
     gpus = "".join(f", {device.name}{f' {device.uuid}' if device.uuid else ''}" for device in process.devices)
-    return f"process   {process.rank} on {process.node or 'an unknown machine'}: {ending} after {process.seconds:.1f} s{gpus}"
+    return f"process   {process.rank} on {process.node or 'an unknown machine'}: {ending}{gpus}"
 
 
 def _rank(rank: Rank) -> str:
-    return f"rank      {rank.rank} of {rank.size} ({', '.join(filter(None, (rank.backend, rank.device)))})"
+    return f"rank      {rank.rank} of {rank.size} ({', '.join(filter(None, (rank.backend, rank.device, rank.training)))})"
 
 
 def _count(count: Count) -> str:

@@ -7,7 +7,7 @@ so that a script that draws no random number starts quickly.
 - `processes`: processes and tasks with their own streams;
 - `ids`: ids drawn from the seed (`--ids seeded`);
 - `notes`: the file of notes; `callers`: lines of the user's code, with notes on seeds; `entropy`: notes on random bytes;
-- `threads`, `determinism`: deterministic code; `settings`: the settings in effect at exit;
+- `threads`, `determinism`: deterministic code; `settings`: the settings in effect at exit; `parallel`: how ranks split the work;
 - `trace`: a line for each training step;
 - `failure`: why the process failed.
 

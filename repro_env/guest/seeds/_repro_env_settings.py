@@ -2,7 +2,7 @@
 
 A note is {"effective": {name: value}, "rank", "script"}. `script`: whether the program is the user's own script. The first process
 of each program of the user writes this note once, and so does each process of a distributed training. A rank is noted as
-{"world": {"rank", "size", "backend", "device"}}. No function starts the driver of a GPU.
+{"world": {"rank", "size", "backend", "device", ...}} (see `_repro_env_parallel`). No function starts the driver of a GPU.
 """
 
 from __future__ import annotations
@@ -132,6 +132,7 @@ def hook_distributed(distributed: Any) -> None:
         result = plain(*args, **kwargs)
         try:
             _State.world, _State.world_pid = None, os.getpid()
+            seeds.part("parallel").install(sys.modules["torch"])
             _note_world()
         except Exception as error:
             seeds.note_problem("init_process_group", error)
@@ -155,6 +156,7 @@ def _note_world() -> None:
         world = dict(_State.world)
     else:
         return
+    world.update(seeds.part("parallel").facts())
     if uses_gpu(torch):
         world["device"] = device_name(torch, int(torch.cuda.current_device()))
     if world != _State.world:

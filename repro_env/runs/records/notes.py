@@ -81,6 +81,9 @@ class _World(msgspec.Struct):
     size: int
     backend: str = ""
     device: str = ""
+    nodes: int = 0
+    strategy: str = ""
+    accumulation: str = ""
 
 
 class _Line(msgspec.Struct):
@@ -172,8 +175,15 @@ def parse(lines: Iterable[bytes]) -> Notes:
         elif note.world is not None:
             rank, size = note.world.rank, note.world.size
             if 0 <= rank < size < 1 << 20:
-                backend, device = redact.line(note.world.backend), redact.line(note.world.device)
-                world[rank] = Rank(rank=rank, size=size, backend=backend, device=device)
+                world[rank] = Rank(
+                    rank=rank,
+                    size=size,
+                    backend=redact.line(note.world.backend),
+                    device=redact.line(note.world.device),
+                    nodes=max(note.world.nodes, 0),
+                    strategy=redact.line(note.world.strategy),
+                    accumulation=redact.line(note.world.accumulation),
+                )
         elif note.resumed is not None:
             run, path, digest = map(redact.line, (note.resumed.run, note.resumed.path, note.resumed.sha256))
             resumed[Resumed(run, path, digest, note.resumed.step)] = None

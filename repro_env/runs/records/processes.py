@@ -20,6 +20,8 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import msgspec
+
 from repro_env.io.files import read_regular, room
 from repro_env.runs.records import records
 from repro_env.runs.records.files import write_once
@@ -172,19 +174,21 @@ def _read(path: Path) -> _Part:
 
 
 def combine(outcomes: Sequence[Outcome | None]) -> Outcome:
-    """Return the outcome of processes together: that of the first one that failed, and whatever happened to any of them. Pure.
+    """Return the outcome of processes together. Pure.
 
-    None for a process that was killed or did not start its command. At least one is not None.
+    It is that of the first rank that failed by itself, else of one that was killed, else of one that was interrupted: if a process
+    fails, launchers stop the others. None for a process that was killed or did not start its command. At least one is not None.
     """
     known = [outcome for outcome in outcomes if outcome is not None]
-    codes = ((_KILLED, 9) if outcome is None else (outcome.exit_code, outcome.signal) for outcome in outcomes)
-    code, signal = next((pair for pair in codes if pair[0]), (0, 0))
-    return Outcome(
-        exit_code=code,
-        signal=signal,
-        interrupted=next((outcome.interrupted for outcome in known if outcome.interrupted), 0),
+    failed = [outcome for outcome in known if outcome.exit_code and not outcome.interrupted]
+    killed = (
+        [] if len(known) == len(outcomes) else [msgspec.structs.replace(known[0], exit_code=_KILLED, signal=9, interrupted=0)]
+    )
+    stopped = sorted((outcome for outcome in known if outcome.interrupted), key=lambda outcome: not outcome.exit_code)
+    first = (*failed, *killed, *stopped, known[0])[0]
+    return msgspec.structs.replace(
+        first,
         out_of_memory=any(outcome.out_of_memory for outcome in known),
-        isolation=known[0].isolation,
         means=tuple(dict.fromkeys(_means(known))),
         timed_out=any(outcome.timed_out for outcome in known),
     )
