@@ -272,8 +272,12 @@ def _run_shared(
         if directory is None:
             inputs = prepare(options, opened, compiles=compiles, store=store, tell=tell)
             recording = _begin(inputs)
-            workspace.prepare(inputs.launch, recording.directory, inputs.source.tree)
-            gathering.announce(recording.directory)
+            try:
+                workspace.prepare(inputs.launch, recording.directory, inputs.source.tree)
+                gathering.announce(recording.directory)
+            except BaseException:
+                recording.discard()
+                raise
         else:
             recording = Recording(directory, -1)
         place = Place(recording.directory, member)
@@ -301,6 +305,7 @@ def _run_shared(
             elif inputs is not None:
                 _record_end_of_all(inputs, recording, place, store, tell)
         place.close()
+        recording.close()
         raise
     process = msgspec.structs.replace(process, exit_code=outcome.exit_code, signal=outcome.signal, seconds=round(seconds, 3))
     with ignored_signals():
@@ -313,6 +318,7 @@ def _run_shared(
             )  # fmt: skip
             done = FinishedRun(recording.directory, inputs.start, end, is_last=False)
         place.close()
+        recording.close()
     own = noted.read(Path(inputs.launch.notes) / plan.notes_file(member)).failures if outcome.exit_code else ()
     return _with_advice(msgspec.structs.replace(done, own=outcome, failures=own), inputs, store)
 

@@ -7,7 +7,7 @@ from repro_env.compare.environments.difference import Difference
 from repro_env.compare.outputs.comparison import Pair
 from repro_env.compare.outputs.judge import Judge
 from repro_env.schema.environment import Variable
-from repro_env.schema.run import Count, End, Fact, Metric, Outcome, Output, Parameter, Seeded, Start
+from repro_env.schema.run import Count, End, Fact, Metric, Outcome, Output, Parameter, Rank, Seeded, Start
 from tests.compare.outputs.test_pairing import NOW, THEN
 from tests.runs.records.test_records import end, start
 
@@ -41,6 +41,26 @@ def test_settings_that_differ_are_listed_in_the_order_of_levels() -> None:
         ("numerics", "deterministic", "off", "strict"),
         ("observed", "cores", "", "4"),
     ]
+
+
+def test_how_a_training_is_distributed_comes_before_what_follows_from_it() -> None:
+    ranks = [Rank(rank=rank, size=2, backend="gloo", device="cpu", nodes=1, strategy="DDP", accumulation="4") for rank in (0, 1)]
+    other = [Rank(rank=0, size=1, backend="gloo", device="cpu", nodes=1, strategy="FSDP", accumulation="1")]
+    left = make_end({}, world=tuple(ranks), effective=(Fact(name="threads", value="2"),))
+    right = make_end({}, world=tuple(other), effective=(Fact(name="threads", value="1"),))
+    files = runs.outputs(left, right)
+    assert rows(runs.compare_ends(left, right, files))[:2] == [
+        (
+            "config",
+            "distributed training",
+            "2 ranks, DDP, 1 node, 4 backward passes per optimizer step",
+            "1 ranks, FSDP, 1 node, 1 backward pass per optimizer step",
+        ),
+        ("numerics", "threads", "2", "1"),
+    ]
+    start_ = start("x")
+    shared = msgspec.structs.replace(start_, processes=8)
+    assert rows(runs.compare_starts(start_, shared)) == [("command", "processes that share the run", "", "8")]
 
 
 def test_results_that_differ_are_listed_in_the_order_of_levels() -> None:

@@ -17,6 +17,7 @@ import pytest
 
 from repro_env.schema.errors import RunError
 from tests.e2e import parts
+from tests.e2e.test_processes import RANKS
 from tests.slurm import NODE, Slurm, slurm
 
 TRAIN = """\
@@ -172,6 +173,25 @@ def _job_of(cluster: Cluster, run_id: str) -> str:
     job = json.loads((cluster.project.directory / "runs/.jobs" / run_id / "job.json").read_text())["id"]
     assert isinstance(job, str)
     return job.partition("_")[0]
+
+
+def test_the_tasks_of_a_step_share_one_run(cluster: Cluster) -> None:
+    (cluster.project.directory / "ranks.py").write_text(RANKS)
+    job = ("srun", "--ntasks", "2", "--overcommit", str(parts.COMMAND), "exec", "ranks.py", "0")
+    environ = parts.environ(cluster.project.store, cluster.slurm.environ)
+    subprocess.run(job, cwd=cluster.project.directory, env=environ, check=True, timeout=200)
+    step = cluster.record()
+    words = ("--tasks-per-node", "2", "--slurm-arg=--overcommit", "--time", "5", "--wait", "--json")
+    done = cluster.run("exec", "--on", "slurm", *words, "ranks.py", "3", code=3)
+    task = cluster.record(json.loads(done.out.splitlines()[-1])["run"]["start"]["id"])
+    for record, codes in ((step, [0, 0]), (task, [0, 3])):
+        assert [(process["node"], process["exit_code"]) for process in record["end"]["processes"]] == [
+            (NODE, code) for code in codes
+        ]
+        assert record["start"]["job"]["node"] == NODE
+    assert step["end"]["outputs"] == task["end"]["outputs"]
+    refused = cluster.run("exec", "--on", "slurm", "--nodes", "2", "ranks.py", "0", code=2)
+    assert "are on 2 machines, and cannot reach each other without a network" in refused.err
 
 
 def test_the_script_is_printed_and_nothing_is_submitted(cluster: Cluster) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.e2e import parts
+from tests.sandbox.engines import docker
 from tests.slurm import Slurm, slurm
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
@@ -49,14 +50,23 @@ def weights(run: dict[str, Any]) -> dict[str, str]:
     return {output["path"]: output["sha256"] for output in run["end"]["outputs"] if output["path"].endswith(".pt")}
 
 
-def test_two_ranks_train_to_the_same_bytes_here_and_on_slurm(cluster: Slurm, project: parts.Project) -> None:
+def test_two_ranks_train_to_the_same_bytes_here_in_docker_and_on_slurm(cluster: Slurm, project: parts.Project) -> None:
+    """torchrun starts the ranks; on Slurm also srun, as two processes of `exec`."""
+    docker()
     command = ("torchrun", "--nproc-per-node", "2", "ranks.py")
     project.run("exec", "--source", ".", "--tag", "here", *command)
-    project.run("exec", "--source", ".", "--tag", "job", "--on", "slurm", "--wait", *command, env=cluster.environ)
-    (here,), (job,) = record(project, "here"), record(project, "job")
+    project.run("exec", "--source", ".", "--tag", "docker", "--runner", "docker", *command)
+    job = ("--on", "slurm", "--wait")
+    project.run("exec", "--source", ".", "--tag", "job", *job, *command, env=cluster.environ)
+    tasks = ("--tasks-per-node", "2", "--slurm-arg=--overcommit", "ranks.py")
+    project.run("exec", "--source", ".", "--tag", "tasks", *job, *tasks, env=cluster.environ)
+    (here,), *others = (record(project, tag) for tag in ("here", "docker", "job", "tasks"))
     assert sorted(weights(here)) == ["rank0.pt", "rank1.pt"]
-    assert weights(here) == weights(job)
-    assert [rank["size"] for rank in job["end"]["world"]] == [2, 2]
+    for (other,) in others:
+        assert weights(here) == weights(other)
+        facts = [(rank["size"], rank["nodes"], rank["strategy"], rank["accumulation"]) for rank in other["end"]["world"]]
+        assert facts == [(2, 1, "DDP", "1")] * 2
+    assert [len(run["end"].get("processes", ())) for (run,) in others] == [0, 0, 2]
 
 
 def test_a_training_that_its_time_limit_ends_resumes_to_the_uninterrupted_weights(cluster: Slurm, project: parts.Project) -> None:

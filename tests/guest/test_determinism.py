@@ -370,6 +370,36 @@ def test_each_rank_notes_its_number_and_device(gpu: Script) -> None:
     assert [note["rank"] for note in done.notes if "effective" in note] == ["3"]
 
 
+def test_a_rank_notes_how_the_training_is_split(gpu: Script) -> None:
+    """A strategy counts when an object of its class is made, also by a library. Nested calls of `backward` are not counted."""
+    package = gpu.directory.parent / "site-packages" / "torch"
+    for name in ("nn", "nn/parallel", "optim"):
+        (package / name).mkdir()
+        (package / name / "__init__.py").write_text("")
+    (package / "nn/parallel/distributed.py").write_text(
+        "class DistributedDataParallel:\n    def __init__(self, model): self.m = model\n"
+    )
+    (package / "optim/optimizer.py").write_text("hooks = []\nregister_optimizer_step_post_hook = hooks.append\n")
+    code = """
+    import types, torch, torch.distributed.distributed_c10d as distributed, torch.optim.optimizer as optimizer
+    from torch.nn.parallel.distributed import DistributedDataParallel as DDP
+    torch.compiler = types.SimpleNamespace(is_compiling=lambda: False)
+    torch.autograd = types.SimpleNamespace(backward=lambda nested: nested and torch.autograd.backward(False))
+    distributed.init_process_group("gloo", rank=0, world_size=2)
+    DDP(model=None)
+    for number in range(8):
+        torch.autograd.backward(True)
+        if number % 4 == 3:
+            for hook in optimizer.hooks:
+                hook(None, (), {})
+    """
+    done = gpu.run(code, env=SITE | {"GROUP_WORLD_SIZE": "3"})
+    assert (done.err, done.problems) == ("", [])
+    worlds = [note["world"] for note in done.notes if "world" in note]
+    first = {"rank": 0, "size": 2, "backend": "gloo", "device": "cpu", "nodes": 3}
+    assert worlds == [first, {**first, "strategy": "DDP", "accumulation": "4"}]
+
+
 def test_ranks_started_by_multiprocessing_note_their_settings(gpu: Script) -> None:
     code = """
     import multiprocessing, torch, torch.distributed.distributed_c10d as distributed

@@ -76,6 +76,13 @@ def test_limits_are_requested_from_slurm() -> None:
     assert {"#SBATCH --cpus-per-task=3", "#SBATCH --mem=8388608K"} < set(lines)
 
 
+def test_several_processes_of_a_run_are_tasks_of_one_step() -> None:
+    lines = slurm.render(JOB, Resources(nodes=2, tasks_per_node=4, cpus=3)).splitlines()
+    assert {"#SBATCH --nodes=2", "#SBATCH --ntasks-per-node=4"} < set(lines)
+    words = "exec srun --kill-on-bad-exit=1 --cpus-per-task=3 /opt/tool/bin/repro-env exec --run-id"
+    assert lines[-1].startswith(words)
+
+
 def test_the_users_own_warning_signal_replaces_the_default() -> None:
     text = slurm.render(JOB, Resources(requeue=True, arguments=("--signal=B:USR1@300",)))
     assert text.count("--signal=") == 1

@@ -134,6 +134,21 @@ def test_a_command_without_isolation_has_the_gpus_that_its_variable_allows(tmp_p
     assert [fact.uuid for fact in found.facts] == [digest_of_name(fakes.UUID.format(2))]
 
 
+def test_processes_that_share_a_root_see_all_device_files_and_each_uses_its_own_gpu(tmp_path: Path) -> None:
+    """The control group of the first process may allow only its own GPU."""
+    machine = gpus.look({"CUDA_VISIBLE_DEVICES": "1"}, fakes.nvidia(tmp_path))
+    other = f"{tmp_path}/dev/nvidia0"
+    assert other in machine.openable
+    for openable in (machine.openable, machine.openable - {other}):
+        limited = msgspec.structs.replace(machine, openable=openable, visible="CUDA_VISIBLE_DEVICES=1")
+        own = gpus.choose("all", msgspec.structs.replace(machine, visible="CUDA_VISIBLE_DEVICES=1"))
+        found = gpus.share(own, limited)
+        assert targets(found) == ["nvidia-uvm", "nvidia-uvm-tools", "nvidia0", "nvidia1", "nvidiactl"]
+        assert (found.count, found.facts) == (1, own.facts)
+        assert [(variable.name, variable.value) for variable in found.env] == [("CUDA_VISIBLE_DEVICES", "1")]
+    assert gpus.share(Gpus(), machine) == Gpus()
+
+
 def test_gpus_of_amd_need_only_device_files(tmp_path: Path) -> None:
     found = gpus.choose("all", gpus.look({}, fakes.amd(tmp_path)))
     assert (targets(found), found.files, found.count) == (["dri/renderD129", "kfd"], (), 1)

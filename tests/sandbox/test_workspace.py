@@ -15,7 +15,7 @@ from repro_env.sandbox import outputs, workspace
 from repro_env.sandbox.workspace import Rules
 from repro_env.schema.environment import Variable
 from repro_env.schema.errors import DiskError
-from repro_env.schema.run import ImageTree, Mount
+from repro_env.schema.run import ImageTree, Member, Mount
 from tests.fakes import rootfs
 from tests.parts import need
 from tests.sandbox import launches
@@ -204,6 +204,30 @@ def test_the_outputs_of_a_killed_run_can_be_collected_later(tmp_path: Path) -> N
     for removed in (("gone",), ()):
         assert workspace.collect(directory, snapshot) == removed
         assert sorted(path.name for path in directory.rglob("*")) == ["changed", "files", "new"]
+
+
+def test_files_that_machines_wrote_outside_the_project_are_merged_and_those_that_differ_are_named(tmp_path: Path) -> None:
+    directory, snapshot = tmp_path / "run", tmp_path / "snapshot"
+    directory.mkdir()
+    snapshot.mkdir()
+    written = {
+        "node1": {"own1": "1", "same": "s", "other": "1", "deep/a": "1"},
+        "node2": {"own2": "2", "same": "s", "other": "2", "deep/b": "2"},
+    }
+    for node, found in written.items():
+        launch = launches.make("/work/p", member=Member(rank=0, size=2, local_rank=0, node=node))
+        workspace.prepare(launch, directory, snapshot)
+        for name, text in found.items():
+            path = directory / "hosts" / node / "outside/home/ann/results" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+    assert workspace.collect(directory, snapshot) == ()
+    contents = outputs.of_run(directory)
+    names = ["deep/a", "deep/b", "other", "own1", "own2", "same"]
+    assert [output.path for output in contents.outputs] == [f"/home/ann/results/{name}" for name in names]
+    assert (directory / "outside/home/ann/results/other").read_text() == "1"
+    assert contents.others == ("/home/ann/results/other of node2 (differs from the output with this path)",)
+    assert not (directory / "hosts/node1").exists()
 
 
 def test_a_copy_keeps_modes_times_and_links(tmp_path: Path) -> None:

@@ -49,8 +49,10 @@ def install(torch: Any) -> None:
 
 def facts() -> dict[str, Any]:
     """What is known now, for the note of the rank."""
-    nodes = next((os.environ[name] for name in _NODES if os.environ.get(name, "").isdigit()), "0")
-    found: dict[str, Any] = {"nodes": int(nodes)}
+    found: dict[str, Any] = {}
+    for name in _NODES:
+        if os.environ.get(name, "").isdigit():
+            found.setdefault("nodes", int(os.environ[name]))
     if _State.strategies:
         found["strategy"] = ", ".join(sorted(_State.strategies))
     if _State.steps and _State.backward:

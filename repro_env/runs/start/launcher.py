@@ -35,6 +35,8 @@ def find(options: RunOptions) -> tuple[Member, str] | None:
     Raises `UsageError` for ranks that are not valid, and for several machines without `--network`.
     """
     environ = options.environ
+    if options.recorded is not None:  # verify starts a recorded run again, as one process
+        return None
     if environ.get("SLURM_STEP_NUM_TASKS", "1") != "1":
         step = f"{environ.get('SLURM_JOB_ID')}.{environ.get('SLURM_STEP_ID')}"
         names = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")

@@ -24,7 +24,7 @@ def find(options: RunOptions, spec: Spec, runs: Path) -> tuple[str, Run | None]:
     spec.
     """
     if options.run_id is not None and not _ID.fullmatch(options.run_id):
-        hint = "leave it out: repro-env chooses an id"
+        hint = f"leave it out, or take a new one: {ids.new()}"
         raise UsageError(
             "this is not the id of a run, which is a UUID of version 7", where=f"--run-id {options.run_id}", hint=hint
         )

@@ -25,6 +25,17 @@ def test_each_kind_of_note_is_parsed() -> None:
             {"operation": "put_", "count": 2, "file": "/p/t.py", "line": 9},
             {"effective": {"threads torch": "2", "aslr": "off"}, "rank": ""},
             {"world": {"rank": 0, "size": 2, "backend": "gloo", "device": "cpu"}},
+            {
+                "world": {
+                    "rank": 1,
+                    "size": 2,
+                    "backend": "gloo",
+                    "device": "cpu",
+                    "nodes": 2,
+                    "strategy": "DDP",
+                    "accumulation": "4",
+                }
+            },
             {"resumed": {"run": "x", "path": "/c/step-3", "sha256": "ab", "step": 3}},
         )
     )
@@ -33,8 +44,20 @@ def test_each_kind_of_note_is_parsed() -> None:
     assert found.entropy == (Count(what="os.urandom", count=16, file="/p/t.py", line=7),)
     assert found.operations == (Count(what="put_", count=2, file="/p/t.py", line=9),)
     assert found.effective == (Fact(name="aslr", value="off"), Fact(name="threads torch", value="2"))
-    assert found.world == (Rank(rank=0, size=2, backend="gloo", device="cpu"),)
+    assert found.world == (
+        Rank(rank=0, size=2, backend="gloo", device="cpu"),
+        Rank(rank=1, size=2, backend="gloo", device="cpu", nodes=2, strategy="DDP", accumulation="4"),
+    )
+    assert [rank.training for rank in found.world] == ["", "DDP, 2 nodes, 4 backward passes per optimizer step"]
     assert found.resumed == (noted.Resumed(run="x", path="/c/step-3", sha256="ab", step=3),)
+
+
+def test_the_notes_of_processes_that_share_a_run_are_read_in_the_order_of_ranks(tmp_path: Path) -> None:
+    for rank in (10, 2, 0):
+        (tmp_path / f"{rank}-notes.jsonl").write_bytes(b"\n".join(lines({"pid": rank + 1})))
+    (tmp_path / "trace").mkdir()
+    assert noted.of_run(tmp_path).pids == (1, 3, 11)
+    assert noted.of_run(tmp_path / "missing").pids == ()
 
 
 def test_counts_are_summed_and_other_facts_are_not_repeated() -> None:
