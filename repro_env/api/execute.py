@@ -55,11 +55,12 @@ from repro_env.runs.start.request import (
 from repro_env.runs.start.snapshot import Snapshot
 from repro_env.runs.start.sourcedirectory import SourceDirectory
 from repro_env.sandbox import limits as enforcement
-from repro_env.sandbox import plan, pod, programs, workspace
+from repro_env.sandbox import plan, pod, programs
 from repro_env.sandbox.host import HostRunner
 from repro_env.sandbox.runner import Runner
 from repro_env.sandbox.session import FORWARDED
 from repro_env.sandbox.workspace import collect, is_collected
+from repro_env.sandbox.workspace import prepare as prepare_workspace
 from repro_env.schema import redact
 from repro_env.schema.errors import RecordError, ReproEnvError, UsageError
 from repro_env.schema.progress import SILENT, Tell
@@ -273,7 +274,7 @@ def _run_shared(
             inputs = prepare(options, opened, compiles=compiles, store=store, tell=tell)
             recording = _begin(inputs)
             try:
-                workspace.prepare(inputs.launch, recording.directory, inputs.source.tree)
+                prepare_workspace(inputs.launch, recording.directory, inputs.source.tree)
                 gathering.announce(recording.directory)
             except BaseException:
                 recording.discard()
@@ -307,6 +308,7 @@ def _run_shared(
         place.close()
         recording.close()
         raise
+    failures = noted.read(Path(inputs.launch.notes) / plan.notes_file(member)).failures if outcome.exit_code else ()
     process = msgspec.structs.replace(process, exit_code=outcome.exit_code, signal=outcome.signal, seconds=round(seconds, 3))
     with ignored_signals():
         if place.leave(gathering, process, outcome):
@@ -319,8 +321,7 @@ def _run_shared(
             done = FinishedRun(recording.directory, inputs.start, end, is_last=False)
         place.close()
         recording.close()
-    own = noted.read(Path(inputs.launch.notes) / plan.notes_file(member)).failures if outcome.exit_code else ()
-    return _with_advice(msgspec.structs.replace(done, own=outcome, failures=own), inputs, store)
+    return _with_advice(msgspec.structs.replace(done, own=outcome, failures=failures), inputs, store)
 
 
 def _record_end_of_all(inputs: Inputs, recording: Recording, place: Place, store: Store, tell: Tell) -> FinishedRun:
@@ -366,8 +367,8 @@ def prepare(
             )
     given = variables_of(options)
     code = sourcedirectory.choose(spec, spec_directory, store=store, given=options.source, frozen=options.frozen)
-    target = plan.workspace_of(spec)
-    here = options.here if options.recorded is not None else code.inside(options.here, target)
+    workspace = plan.workspace_of(spec)
+    here = options.here if options.recorded is not None else code.inside(options.here, workspace)
     mounts = mounts_of(options, spec, here, tell)
     for tag in options.tags:
         annotation.check_tag(tag)
@@ -409,10 +410,10 @@ def prepare(
     else:
         compiled = _prepare_image(options, spec, spec_directory, compiles=compiles, store=store, tell=tell)
     if made is None:
-        source, git = _read_source(options, spec, spec_directory, code, target, runs, run_data.mounts, store, tell)
+        source, git = _read_source(options, spec, spec_directory, code, workspace, runs, run_data.mounts, store, tell)
     else:
         source = snapshot.recall(made.source, store)
-        git = repository.show(spec, source, code.root, target, run_data.mounts, store, recorded=made)
+        git = repository.show(spec, source, code.root, workspace, run_data.mounts, store, recorded=made)
     started = datetime.now(timezone.utc)
     command = redact_command(options.command, secrets_of(options))
     start = Start(
@@ -423,12 +424,12 @@ def prepare(
         image=spec.expected.image_id,
         runner=options.runner,
         command=command,
-        cwd=plan.working_directory(str(here), target, source.directories),
+        cwd=plan.working_directory(str(here), workspace, source.directories),
         seed=seed_of(options.seed, spec) if resumed is None or options.seed is not None else resumed.start.seed,
         source=source.fact,
         data=run_data.facts,
         given=tuple(variable.name for variable in given),
-        python_path=python_path_of(options, code.root, target),
+        python_path=python_path_of(options, code.root, workspace),
         git=git.digest,
         network=options.network or is_host,
         host=host_facts(),

@@ -239,11 +239,11 @@ def _merge(source: Path, target: Path) -> None:
         source.unlink()
 
 
-def _are_equal(one: Path, other: Path) -> bool:
-    if one.is_symlink() and other.is_symlink():
-        return one.readlink() == other.readlink()
+def _are_equal(left: Path, right: Path) -> bool:
+    if left.is_symlink() and right.is_symlink():
+        return left.readlink() == right.readlink()
     try:
-        return files.sha256_of(one) == files.sha256_of(other)
+        return files.sha256_of(left) == files.sha256_of(right)
     except OSError:  # one of them is not a regular file
         return False
 

@@ -107,7 +107,7 @@ class Member(Frozen, frozen=True, kw_only=True):
     node: Line
     """The name of its machine."""
     variables: tuple[Variable, ...] = ()
-    """What the launcher told the command about the processes, with the names that PyTorch reads."""
+    """The variables with which the processes find each other, for the command."""
 
 
 class Request(Frozen, frozen=True, kw_only=True):
