@@ -283,7 +283,7 @@ def run(options: Mapping[str, Any], command: Sequence[str], params: Sequence[Any
     result = execute(command=command, **arguments(options), tell=tell)
     if not result.is_last:  # another process reports the end of the run
         if result.status:
-            tell(ending(result))
+            tell(f"this process: {_outcome(result.end)}")
         return result.status
     report_end(result, tell, runs=options["runs"])
     messages.answer_in_json(result.end)
@@ -371,7 +371,18 @@ def report_end(result: FinishedRun, tell: Tell, *, runs: Path | None = None) -> 
 
 def ending(result: FinishedRun) -> str:
     """How the command ended, and where its outputs are."""
-    end, outcome = result.end, result.end.outcome
+    end, text = result.end, _outcome(result.end)
+    inside = [output for output in end.outputs if not output.path.startswith("/")]
+    if not end.outputs:
+        return f"{text}; no outputs"
+    if not inside:
+        return text
+    count = f"{len(inside)} output{'s' * (len(inside) > 1)}"
+    return f"{text}; {count} ({messages.size(sum(output.size for output in inside))}) in {result.directory / 'files'}"
+
+
+def _outcome(end: End) -> str:
+    outcome = end.outcome
     if outcome.signal:
         text = f"ended by {signal_name(outcome.signal)}" + (", out of memory" if outcome.out_of_memory else "")
     else:
@@ -380,14 +391,7 @@ def ending(result: FinishedRun) -> str:
         text += ", a process ran out of memory" if outcome.out_of_memory else ""
     if outcome.timed_out:
         text = f"ended by the time limit (--time; {text})"
-    text += f" after {end.seconds:.1f} s"
-    inside = [output for output in end.outputs if not output.path.startswith("/")]
-    if not end.outputs:
-        return f"{text}; no outputs"
-    if not inside:
-        return text
-    count = f"{len(inside)} output{'s' * (len(inside) > 1)}"
-    return f"{text}; {count} ({messages.size(sum(output.size for output in inside))}) in {result.directory / 'files'}"
+    return f"{text} after {end.seconds:.1f} s"
 
 
 def seed_notes(end: End) -> list[str]:

@@ -111,11 +111,15 @@ def render(job: Job, resources: Resources) -> str:
 
 
 def _srun(resources: Resources) -> list[str]:
-    """The start of a command that runs once for each task. If one fails, the others are ended."""
+    """The start of a command that runs once for each task. If one fails, the others are ended.
+
+    Not with `requeue`, because a task that has saved its state ends with a failure too, and others may take longer.
+    """
     if resources.tasks == 1:
         return []
+    kill = f"--kill-on-bad-exit={0 if resources.requeue else 1}"
     # srun does not take this from sbatch (Slurm 22.05, release notes).
-    return ["srun", "--kill-on-bad-exit=1", *([f"--cpus-per-task={resources.cpus}"] if resources.cpus else [])]
+    return ["srun", kill, *([f"--cpus-per-task={resources.cpus}"] if resources.cpus else [])]
 
 
 def _directives(job: Job, resources: Resources) -> list[str]:

@@ -81,6 +81,7 @@ def test_several_processes_of_a_run_are_tasks_of_one_step() -> None:
     assert {"#SBATCH --nodes=2", "#SBATCH --ntasks-per-node=4"} < set(lines)
     words = "exec srun --kill-on-bad-exit=1 --cpus-per-task=3 /opt/tool/bin/repro-env exec --run-id"
     assert lines[-1].startswith(words)
+    assert "exec srun --kill-on-bad-exit=0 /opt" in slurm.render(JOB, Resources(tasks_per_node=2, requeue=True))
 
 
 def test_the_users_own_warning_signal_replaces_the_default() -> None:
