@@ -118,10 +118,11 @@ class Place:
             missing = sorted(set(map(str, range(size))) - {path.parent.name for path in ready}, key=int)
             which = f"rank{'s' * (len(missing) > 1)} {', '.join(missing[:8])}{' ...' if len(missing) > 8 else ''}"
             with gathering:
-                ended = [path.parent.name for path in self._ranks.glob("*/lock") if not records.is_locked(path)]
+                ended = [path.parent for path in self._ranks.glob("*/lock") if not records.is_locked(path)]
+            ended = [path for path in ended if not (path / "end.json").exists()]  # else all have come since, and it has finished
             if ended:
                 hint = "look at the messages of that process"
-                raise RunError(f"rank {ended[0]} ended before its command could start", where=self.directory.name, hint=hint)
+                raise RunError(f"rank {ended[0].name} ended before its command could start", where=self.directory.name, hint=hint)
             if time.monotonic() > deadline:
                 hint = f"start all {size} processes at the same time; the command of none of them has started"
                 raise RunError(f"{which} of {size} did not start within {patience:.0f} s", where=self.directory.name, hint=hint)
