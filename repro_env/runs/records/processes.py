@@ -14,7 +14,6 @@ are one directory for all of them, as in a run of torchrun.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -22,7 +21,8 @@ from pathlib import Path
 
 import msgspec
 
-from repro_env.io.files import read_regular, room
+from repro_env.io import filesystem
+from repro_env.io.files import lock, read_regular, room
 from repro_env.runs.records import records
 from repro_env.runs.records.files import write_once
 from repro_env.schema import codec
@@ -58,7 +58,7 @@ class Gathering:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
             while True:
                 self._handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-                fcntl.flock(self._handle, fcntl.LOCK_EX)
+                lock(self._handle)
                 with contextlib.suppress(FileNotFoundError):
                     if os.path.samestat(os.fstat(self._handle), self._path.stat()):
                         return
@@ -105,7 +105,7 @@ class Place:
             raise RecordError(
                 f"another process of this run has the rank {member.rank}", where=directory.name, hint=hint
             ) from None
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        lock(self._lock)
 
     def wait(self, process: Process, gathering: Gathering, patience: float = PATIENCE) -> tuple[Process, ...]:
         """Report that this process is ready, and wait until all others are; return them, sorted by rank.
@@ -120,6 +120,10 @@ class Place:
             with gathering:
                 ended = [path.parent for path in self._ranks.glob("*/lock") if not records.is_locked(path)]
             ended = [path for path in ended if not (path / "end.json").exists()]  # else all have come since, and it has finished
+            if ended and (option := filesystem.local_locks(self.directory)):
+                hint = "use a file system whose locks hold on all machines, or start all processes on one machine"
+                what = f"the processes cannot see each other's locks, because this file system is mounted with {option}"
+                raise RunError(what, where=str(self.directory), hint=hint)
             if ended:
                 hint = "look at the messages of that process"
                 raise RunError(f"rank {ended[0].name} ended before its command could start", where=self.directory.name, hint=hint)

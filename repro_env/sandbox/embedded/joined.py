@@ -7,11 +7,11 @@ It enters the user, network, IPC, UTS and mount namespaces of that process, so a
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from repro_env.io import files
 from repro_env.sandbox import kernel
 from repro_env.sandbox.embedded import idmap, namespaces, rootfs
 from repro_env.sandbox.embedded.stage import Stage
@@ -34,7 +34,7 @@ class Neighbours:
         self._rank = rank
         self._lock = os.open(scratch / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         stack.callback(self._release)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        files.lock(self._lock)
         self.rank = -1
         """The rank of the process whose root is used; -1 if there is none."""
         self.namespaces = self._find(stack)
