@@ -376,7 +376,7 @@ def prepare(
         from repro_env.runs.execution import engine  # slow to import
 
         engine.check()
-    elif options.runner in programs.RUNNERS:
+    elif is_here and options.runner in programs.RUNNERS:
         programs.RUNNERS[options.runner].find()
     if not is_host:
         layers.check_platform(spec)

@@ -25,6 +25,7 @@ from repro_env.runs.records.submissions import Submission, Submitted
 from repro_env.runs.start.inputs import Inputs
 from repro_env.runs.start.request import RunOptions, variables_of
 from repro_env.sandbox import plan as planning
+from repro_env.sandbox import programs
 from repro_env.schema import codec
 from repro_env.schema.errors import DataError, SpecError, UsageError
 from repro_env.schema.progress import Tell
@@ -70,7 +71,7 @@ def plan(
 
     `words`: the options of `exec` on the node. Those that this function decides are added. Raises as `execute.run`.
     """
-    if options.runner != "embedded":
+    if options.runner != "embedded" and options.runner not in programs.RUNNERS:
         raise UsageError(f"--on slurm does not support --runner {options.runner}", hint="leave out --runner")
     inputs = execute.prepare(options, opened, compiles=False, is_here=False, store=store, tell=tell)
     start = inputs.start

@@ -100,6 +100,15 @@ def limited(cluster: Cluster) -> str:
     return cluster.submit("--requeue", "--time", "1", warning, "--tag", "limited", "train.py", "40", "0", "0", "save")
 
 
+def test_a_job_runs_with_the_container_program_of_the_cluster(cluster: Cluster, limited: str) -> None:
+    done = cluster.run("exec", "--on", "slurm", "--wait", "--json", "--runner", "charliecloud", "train.py", "1", "0", "0")
+    run = json.loads(done.out.splitlines()[-1])["run"]
+    assert run["start"]["job"]["node"] == NODE
+    assert run["end"]["outcome"]["isolation"] == "charliecloud"
+    done = cluster.run("exec", "--on", "slurm", "--runner", "docker", "train.py", code=2)
+    assert "--on slurm does not support --runner docker" in done.err
+
+
 def test_a_job_runs_in_the_image_on_the_node_and_its_output_comes_home(cluster: Cluster, limited: str) -> None:
     catalog = "../slurm catalog"
     (cluster.project.directory / catalog).mkdir()
