@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from repro_env.store.specs.blobs import file_key
+from repro_env.store.store import Store
 from tests.parts import BASE_PYTHON, need
 
 ROOT = Path(__file__).parents[2]
@@ -129,9 +131,10 @@ def venv(
 
 
 def having(*modules: str) -> Path | None:
-    """The first of $REPRO_ENV_TEST_PYTHONS (separated by colons) that imports the modules."""
+    """The first of $REPRO_ENV_TEST_PYTHONS (separated by colons) that has the modules."""
     for python in filter(None, os.environ.get("REPRO_ENV_TEST_PYTHONS", "").split(":")):
-        if not subprocess.run([python, "-c", f"import {','.join(modules)}"], capture_output=True, check=False).returncode:
+        code = f"from importlib.util import find_spec as find; exit(not all(map(find, {modules!r})))"  # to import them takes 20 s
+        if not subprocess.run([python, "-c", code], capture_output=True, check=False).returncode:
             return Path(python)
     return None
 
@@ -156,15 +159,16 @@ def large_blobs(project: Path) -> list[Path]:
     return paths
 
 
-def lay(blobs: Sequence[Path], project: Path) -> None:
-    """Put them where an earlier capture would have left them: what is the same each time is compressed once (4 s).
+def lay(blobs: Sequence[Path], project: Path, store: Path) -> None:
+    """Put them where an earlier capture with this store would have left them: what is the same each time is compressed once (4 s).
 
-    By symlinks: another hard link changes a file's own times, and then it is no longer one that the store knows to be whole.
+    A symbolic link would not be used, because it leads out of the spec's directory.
     """
     directory = project / "repro" / "blobs"
     directory.mkdir(parents=True)
     for path in blobs:
-        (directory / path.name).symlink_to(path)
+        os.link(path, directory / path.name)
+        Store.open(store).facts.put("bundled", file_key(directory / path.name), b"whole")
 
 
 def digests(directory: Path) -> dict[str, str]:
