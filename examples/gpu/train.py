@@ -1,7 +1,7 @@
 """Train a convolutional network on synthetic images, on the GPU if there is one.
 
 An ordinary script that seeds nothing. On a GPU, several of its operations add in an order that changes from run to run, unless torch is
-told to use deterministic ones. `--without-deterministic` adds an operation for which torch has none.
+told to use deterministic ones. `--without-deterministic` adds an operation that torch has no deterministic version of.
 """
 
 import argparse
@@ -55,7 +55,7 @@ def main():
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--amp", action="store_true", help="automatic mixed precision with bfloat16")
     parser.add_argument(
-        "--without-deterministic", action="store_true", help="use an operation that torch has not deterministically"
+        "--without-deterministic", action="store_true", help="use an operation without a deterministic version in torch"
     )
     options = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
