@@ -266,7 +266,7 @@ class Kubernetes(Engine):
         return job
 
     def _send_variables(self, job: str, uid: str) -> None:
-        """Create the Secret, for which the pod waits. Kubernetes deletes it with the job. Without it, there is no job either."""
+        """Create the Secret, for which the pod waits. Kubernetes deletes it with the job. If it is refused, the job is deleted."""
         name = job.rpartition("/")[2]
         owner = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": uid}
         secret = {

@@ -153,13 +153,13 @@ def project(directory: Path, python: Path, store: Path, *examples: str) -> Proje
 
 
 def large_blobs(project: Path) -> list[Path]:
-    """The base and the interpreter as a capture carries them: for `lay`."""
+    """The base and the interpreter as a capture carries them: for `link_blobs`."""
     paths = [path for path in (project / "repro" / "blobs").iterdir() if path.stat().st_size > 1 << 20]
     assert paths
     return paths
 
 
-def lay(blobs: Sequence[Path], project: Path, store: Path) -> None:
+def link_blobs(blobs: Sequence[Path], project: Path, store: Path) -> None:
     """Put them where an earlier capture with this store would have left them: what is the same each time is compressed once (4 s).
 
     A symbolic link would not be used, because it leads out of the spec's directory.

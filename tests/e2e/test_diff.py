@@ -25,7 +25,7 @@ def two(ground: Path) -> tuple[parts.Project, parts.Project]:
         made = parts.project(directory, python, ground / "shared-store")
         (directory / "train.py").write_text("print('trained')\n")
         if entries:
-            parts.lay(parts.large_blobs(entries[0].directory), directory, made.store)
+            parts.link_blobs(parts.large_blobs(entries[0].directory), directory, made.store)
         made.capture()
         made.rebuild()
         entries.append(made)

@@ -215,7 +215,7 @@ def test_files_that_machines_wrote_outside_the_project_are_merged_and_those_that
         "node2": {"own2": "2", "same": "s", "other": "2", "deep/b": "2"},
     }
     for node, found in written.items():
-        launch = launches.make("/work/p", member=Member(rank=0, size=2, local_rank=0, node=node))
+        launch = launches.make("/src/p", member=Member(rank=0, size=2, local_rank=0, node=node))
         workspace.prepare(launch, directory, snapshot)
         for name, text in found.items():
             path = directory / "hosts" / node / "outside/home/ann/results" / name
