@@ -12,7 +12,8 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from types import FrameType
 from typing import IO, Any, NoReturn, TypeVar
 
@@ -94,8 +95,11 @@ def call_each(functions: Sequence[Callable[[], T]], jobs: int) -> Generator[T, N
         for turn in range(len(functions)):
             while len(children) <= turn or not children[turn].is_over:
                 running = [child for child in children if not child.is_over]
-                if len(running) < jobs and len(children) < len(functions) and not stops:
-                    children.append(_Child(functions[len(children)], handlers))
+                with _stops_held():
+                    can_start = len(running) < jobs and len(children) < len(functions) and not stops
+                    if can_start:
+                        children.append(_Child(functions[len(children)], handlers))
+                if can_start:
                     continue
                 if not running:
                     return
@@ -116,6 +120,16 @@ def call_each(functions: Sequence[Callable[[], T]], jobs: int) -> Generator[T, N
             signal.signal(number, handler)
 
 
+@contextmanager
+def _stops_held() -> Iterator[None]:
+    """Let signals wait. A process that starts here can be sent signals at once, and gets them when it has its own handlers."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
 def _call(
     function: Callable[[], object], write: int, files: Sequence[IO[bytes]], handlers: dict[signal.Signals, _Handler]
 ) -> NoReturn:
@@ -124,6 +138,7 @@ def _call(
         os.setsid()  # signals of the terminal come from the parent instead
         for stop, handler in handlers.items():
             signal.signal(stop, handler)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
         null = os.open(os.devnull, os.O_RDONLY)
         for number, handle in enumerate((null, *(file.fileno() for file in files))):
             os.dup2(handle, number)

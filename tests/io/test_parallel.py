@@ -90,6 +90,25 @@ print(list(call_each([wait] * 5, 2)))
 """
 
 
+SLOW = """
+import os, time
+from repro_env.io.parallel import call_each
+forks = []
+os.register_at_fork(before=lambda: forks.append(1), after_in_child=lambda: time.sleep(len(forks) - 1))
+results = call_each([lambda: 1 / 0, lambda: time.sleep(1000)], 2)
+try:
+    next(results)
+except ZeroDivisionError:
+    print("raised")
+"""
+
+
+def test_a_signal_also_ends_a_process_that_has_just_started() -> None:
+    """It has the parent's handlers until its own are set."""
+    done = subprocess.run([sys.executable, "-c", SLOW], capture_output=True, text=True, check=True, timeout=100)
+    assert done.stdout == "raised\n"
+
+
 def test_signals_reach_the_functions_and_no_other_starts(tmp_path: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", SIGNALLED, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     while len(list(tmp_path.iterdir())) < 2:
