@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,13 @@ from tests.parts import need
 @pytest.fixture(scope="session")
 def ground(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("e2e")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _template(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """One for all processes of the tests."""
+    base = tmp_path_factory.getbasetemp()
+    parts.template = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "template"
 
 
 @pytest.fixture(scope="session")

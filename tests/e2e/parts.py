@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from repro_env.io.files import locked
 from repro_env.store.specs.blobs import file_key
 from repro_env.store.store import Store
 from tests.parts import BASE_PYTHON, need
@@ -81,8 +82,10 @@ class Project(NamedTuple):
         assert code is None or done.code == code, f"repro-env {' '.join(map(str, words))} -> {done.code}\n{done.out}\n{done.err}"
         return done
 
-    def capture(self, *words: str | Path, **options: Any) -> dict[str, Any]:
-        """`repro-env capture --json`, and what it printed."""
+    def capture(self, *words: str | Path, is_first: bool = False, **options: Any) -> dict[str, Any]:
+        """`repro-env capture --json`, and what it printed. `is_first`: on a machine that has never captured with this Python."""
+        if not is_first:
+            _warm(self.directory, self.store)
         answer = self.run("capture", "--python", self.python, "--json", *words, **options).out
         result = json.loads(answer)
         assert isinstance(result, dict)
@@ -153,22 +156,45 @@ def project(directory: Path, python: Path, store: Path, *examples: str) -> Proje
 
 
 def large_blobs(project: Path) -> list[Path]:
-    """The base and the interpreter as a capture carries them: for `link_blobs`."""
+    """The base and the interpreter as a capture carries them: for `copy_blobs`."""
     paths = [path for path in (project / "repro" / "blobs").iterdir() if path.stat().st_size > 1 << 20]
     assert paths
     return paths
 
 
-def link_blobs(blobs: Sequence[Path], project: Path, store: Path) -> None:
-    """Put them where an earlier capture with this store would have left them: what is the same each time is compressed once (4 s).
-
-    A symbolic link would not be used, because it leads out of the spec's directory.
-    """
+def copy_blobs(blobs: Sequence[Path], project: Path, store: Path) -> None:
+    """Put them where an earlier capture with this store would have left them: what is the same each time is compressed once (4 s)."""
     directory = project / "repro" / "blobs"
     directory.mkdir(parents=True)
     for path in blobs:
-        os.link(path, directory / path.name)
+        shutil.copyfile(path, directory / path.name)
         Store.open(store).facts.put("bundled", file_key(directory / path.name), b"whole")
+
+
+template: Path | None = None
+"""A directory for what all environments with the Python of the tests share. It is made by the first test that captures."""
+
+
+def _warm(directory: Path, store: Path) -> None:
+    """Give a new project and a new store what an earlier capture and run of another project would have left.
+
+    That is the base and the interpreter, compressed and unpacked, and the bytecode of the standard library: 8 s of processor time.
+    """
+    if template is None:
+        return
+    with locked(template.with_suffix(".lock")):
+        if not template.is_dir():
+            first = project(template, venv(template / ".venv", own_pip=False), template / "store")
+            first.capture(is_first=True)
+            first.rebuild()
+            first.python_says("pass")
+            shutil.rmtree(template / "runs")
+            for name in ("images", "runs", "specs", "uses"):
+                shutil.rmtree(first.store / name)
+    if not store.exists():
+        subprocess.run(["cp", "-a", str(template / "store"), str(store)], check=True)
+    if not (directory / "repro").exists():
+        copy_blobs(large_blobs(template), directory, store)
 
 
 def digests(directory: Path) -> dict[str, str]:

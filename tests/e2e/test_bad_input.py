@@ -64,7 +64,6 @@ def test_capture_refuses_a_source_over_the_size_limit(small: parts.Project, tmp_
         file.truncate(250_000_000)
     refused(made.run("capture", "--python", made.python, code=8), "weights.bin", "--exclude")
     assert not (directory / "repro").exists()
-    parts.link_blobs(parts.large_blobs(small.directory), directory, made.store)
     made.capture("--exclude", "weights.bin")
 
 
@@ -238,7 +237,6 @@ def test_drift_is_refused_on_the_host(small: parts.Project, ground: Path, tmp_pa
     directory = tmp_path / "project"
     python = parts.venv(directory / ".venv", "mdurl==0.1.2", own_pip=False)
     made = parts.project(directory, python, ground / "shared-store")
-    parts.link_blobs(parts.large_blobs(small.directory), directory, made.store)
     made.capture()
     made.run("exec", "--runner", "host", "python", "-c", "import mdurl")
     (module,) = (directory / ".venv").glob("lib/python*/site-packages/mdurl/__init__.py")

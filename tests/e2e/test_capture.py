@@ -100,7 +100,6 @@ def test_umask_at_installation_does_not_matter(small: parts.Project, ground: Pat
         shutil.rmtree(directory, ignore_errors=True)
         python = parts.venv(directory / ".venv", *PACKAGES, umask=umask, own_pip=False)
         made = parts.project(directory, python, ground / "shared-store")
-        parts.link_blobs(parts.large_blobs(small.directory), directory, made.store)
         answers.append(made.capture())
     (module,) = (directory / ".venv").glob("lib/python*/site-packages/mdurl/__init__.py")
     assert module.stat().st_mode & 0o020, "the second one really is group-writable"
@@ -120,7 +119,6 @@ def test_the_state_of_git_is_captured(small: parts.Project, tmp_path: Path) -> N
     (directory / "train.py").write_text("print(2)\n")
     (directory / "notes.txt").write_text("untracked\n")
     (directory / "big.log").write_text("ignored\n")
-    parts.link_blobs(parts.large_blobs(small.directory), directory, made.store)
     answer = made.capture()
     result = spec(directory / "repro")["observed"]["source"]["git"]
     head = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()

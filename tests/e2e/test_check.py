@@ -33,7 +33,6 @@ def first(python: Path, ground: Path) -> parts.Project:
 @pytest.fixture
 def project(python: Path, ground: Path, first: parts.Project, tmp_path: Path) -> parts.Project:
     made = parts.project(tmp_path / "project", python, ground / "shared-store")
-    parts.link_blobs(parts.large_blobs(first.directory), made.directory, made.store)
     (made.directory / "train.py").write_text("print('trained')\n")
     (made.directory / "requirements.txt").write_text("mdurl\n")
     made.capture("--exclude", "*.log")

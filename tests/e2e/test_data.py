@@ -41,7 +41,6 @@ def made(small: parts.Project, ground: Path) -> parts.Project:
         (directory.parent / name).write_text(text)
     (directory / "read.py").write_text(READ)
     subprocess.run(["git", "init", "-q", str(directory)], check=True)
-    parts.link_blobs(parts.large_blobs(small.directory), directory, small.store)
     python = parts.venv(directory / ".venv", own_pip=False)
     return parts.project(directory, python, small.store)
 

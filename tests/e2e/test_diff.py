@@ -24,8 +24,6 @@ def two(ground: Path) -> tuple[parts.Project, parts.Project]:
         python = parts.venv(directory / f"env-{name}", *PACKAGES)
         made = parts.project(directory, python, ground / "shared-store")
         (directory / "train.py").write_text("print('trained')\n")
-        if entries:
-            parts.link_blobs(parts.large_blobs(entries[0].directory), directory, made.store)
         made.capture()
         made.rebuild()
         entries.append(made)

@@ -75,7 +75,6 @@ def project(small: parts.Project) -> Iterator[parts.Project]:
         (directory / "train.py").write_text(TRAIN)
         (site / "project.pth").write_text(f"{directory}/src\n")  # as an editable install leaves it
         captured = parts.project(directory, python, small.store)
-        parts.link_blobs(parts.large_blobs(small.directory), directory, captured.store)
         captured.capture()
         captured.run("pack", "repro", directory.parent / "train.pack", "--all")
         shutil.rmtree(directory / "repro")

@@ -75,7 +75,6 @@ def session(small: parts.Project, tmp_path_factory: pytest.TempPathFactory) -> S
     directory = around / "project"
     made = parts.project(directory, parts.venv(directory / ".venv", own_pip=False), small.store)
     (directory / "train.py").write_text(TRAIN)
-    parts.link_blobs(parts.large_blobs(small.directory), directory, made.store)
     need(shutil.which("setpriv") and shutil.which("unshare"), "util-linux")
     need(not subprocess.run([*REFUSED, "true"], capture_output=True, check=False).returncode, "user namespaces of this machine")
     session = Session(made, around / "home")

@@ -50,7 +50,6 @@ def test_without_the_live_environment_wheels_come_from_their_hints(small: parts.
     directory = tmp_path / "project"
     python = parts.venv(directory / ".venv", "mdurl==0.1.2", own_pip=False)
     made = parts.project(directory, python, ground / "shared-store")
-    parts.link_blobs(parts.large_blobs(small.directory), directory, made.store)
     made.capture()
     shutil.rmtree(directory / ".venv")
     caches = {

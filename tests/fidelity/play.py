@@ -93,7 +93,7 @@ def _played(case: Case, at: Ground, root: Path, machine: Machine) -> Verdict:
     counted = compare.compared(host)
     assert counted["files"] >= 5, "a case that compares nothing"
     if machine.warm:
-        parts.link_blobs(machine.warm.blobs, at.project, machine.warm.capture)
+        parts.copy_blobs(machine.warm.blobs, at.project, machine.warm.capture)
     captured = _repro_env(
         at,
         machine.warm.capture if machine.warm else root / "store",

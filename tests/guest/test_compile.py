@@ -10,9 +10,17 @@ from pathlib import Path
 from repro_env.io import package
 
 
-def compile_(out: Path, *directories: Path, code: int = 0) -> dict[str, bytes]:
+def compile_(out: Path, *directories: Path, code: int = 0, known: Path = Path("/nowhere")) -> dict[str, bytes]:
     """Path below the first directory -> bytecode."""
-    command = [sys.executable, "-s", "-S", str(package.ROOT / "guest" / "compile.py"), str(out), *map(str, directories)]
+    command = [
+        sys.executable,
+        "-s",
+        "-S",
+        str(package.ROOT / "guest" / "compile.py"),
+        str(out),
+        str(known),
+        *map(str, directories),
+    ]
     env = {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=300)
     assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
@@ -47,6 +55,23 @@ def test_the_bytecode_does_not_depend_on_the_time_of_the_source(tmp_path: Path) 
     first = compile_(tmp_path / "first", source)
     os.utime(source / "one.py", (0, 0))
     assert compile_(tmp_path / "second", source) == first
+
+
+def test_known_bytecode_is_copied_only_if_it_is_of_the_same_source_and_python(tmp_path: Path) -> None:
+    source = write(tmp_path / "source", {f"{name}.py": f"NAME = {name!r}\n" for name in ("same", "edited", "older")})
+    known = tmp_path / "known"
+    fresh = compile_(known, source)
+    for name in fresh:
+        path = Path(f"{known}{source}") / name
+        data = path.read_bytes() + b"known"
+        path.write_bytes(b"\0\0\0\0" + data[4:] if name.startswith("older") else data)
+    (source / "edited.py").write_text("NAME = 'other!'\n")
+    compiled = compile_(tmp_path / "out", source, known=known)
+    assert list(compiled) == list(fresh)
+    same, edited, older = cache_names("same", "edited", "older")
+    assert compiled[same] == fresh[same] + b"known"
+    assert compiled[older] == fresh[older]
+    assert b"other!" in compiled[edited]
 
 
 def test_many_modules_are_all_compiled(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from tests.parts import need
 def ground(tmp_path: Path, store: Path, blobs: list[Path]) -> Ground:
     """Beside what an earlier capture left, so that what is the same each time is not compressed a hundred times."""
     made = Ground(tmp_path / "ground", store)
-    parts.link_blobs(blobs, made.project, store)
+    parts.copy_blobs(blobs, made.project, store)
     made.laid = tuple(blobs)
     return made
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from repro_env.environment.git import command, repository
-from tests.e2e.parts import COMMAND, link_blobs
+from tests.e2e.parts import COMMAND, copy_blobs
 from tests.hostile.ground import Ground
 
 CONFIGURED = {
@@ -152,7 +152,7 @@ def stranger(tmp_path: Path) -> Stranger:
 def trusted(tmp_path_factory: pytest.TempPathFactory, store: Path, blobs: list[Path]) -> Ground:
     """An environment of one's own, captured. What is hostile is only the code."""
     ground = Ground(tmp_path_factory.mktemp("trusted") / "ground", store)
-    link_blobs(blobs, ground.project, store)
+    copy_blobs(blobs, ground.project, store)
     assert ground.capture().code == 0
     return ground
 

@@ -156,7 +156,7 @@ def blobs(tmp_path_factory: pytest.TempPathFactory, store: Path) -> list[Path]:
 @pytest.fixture
 def ground(tmp_path: Path, store: Path, blobs: list[Path], server: Server) -> Ground:
     made = Ground(tmp_path / "ground", store)
-    parts.link_blobs(blobs, made.project, store)
+    parts.copy_blobs(blobs, made.project, store)
     made.laid = tuple(blobs)
     made.env = {
         "PIP_NO_INDEX": "0",

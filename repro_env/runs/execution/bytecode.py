@@ -2,6 +2,9 @@
 
 It is a separate layer in the store, not a part of the image. Every run uses the same bytecode and writes none, so no run
 depends on what earlier runs imported: objects have the same addresses in the first run and in later ones.
+
+The standard library is compiled once for all images with the same Python, in a run that has only the layers of Python itself. So no
+package of one image can write bytecode for another.
 """
 
 from __future__ import annotations
@@ -11,18 +14,23 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
+
 from repro_env.io import package
 from repro_env.io.files import FileContents, locked, walk
 from repro_env.oci import paths
 from repro_env.oci.entry import Entry, members, sort_with_parents
 from repro_env.runs.execution import imageprogram, streams
 from repro_env.runs.start.request import RunOptions
-from repro_env.schema.progress import Tell
+from repro_env.schema.image import Config, Expected
+from repro_env.schema.progress import SILENT, Tell
 from repro_env.schema.spec import Spec
 from repro_env.store.filenames import hex_of
 from repro_env.store.store import Store
 
 _FACT = "bytecode"
+_PYTHON = ("base", "unpackaged", "interpreter")
+"""The kinds of the layers that contain Python itself, if it is not a package of the environment."""
 
 
 def of_image(spec: Spec, options: RunOptions, *, store: Store, tell: Tell) -> Path | None:
@@ -30,15 +38,35 @@ def of_image(spec: Spec, options: RunOptions, *, store: Store, tell: Tell) -> Pa
 
     Returns None, with a warning, if the interpreter of the image cannot compile. Raises what the runner and the store raise.
     """
-    key = f"{spec.expected.image_id} {_hash_hooks()}"
-    tree = _find(key, store)
-    if tree is None:
-        with (
-            tell.progress(0, "compiling the image's modules, once"),
-            locked(store.root / "locks" / f"bytecode-{hex_of(spec.expected.image_id)}"),
-        ):
-            tree = _find(key, store) or _compile(key, spec, options, store, tell)
-    return tree
+    if (tree := _find(spec, store)) is not None:
+        return tree
+    with tell.progress(0, "compiling the image's modules, once"):
+        python = _python_of(spec) if options.runner == "embedded" else None
+        known = None if python is None else _make(python, options, None, store, SILENT)
+        return _make(spec, options, known, store, tell)
+
+
+def _python_of(spec: Spec) -> Spec | None:
+    """Return a spec with only the layers of Python itself, for the modules that all images with it share; None without such layers."""
+    layers = tuple(layer for layer in spec.expected.layers if layer.kind in _PYTHON)
+    if not any(layer.kind == "interpreter" for layer in layers) or len(layers) == len(spec.expected.layers):
+        return None
+    # Some interpreters need this variable to find their libraries.
+    env = tuple(variable for variable in spec.identity.config.env if variable.name == "LD_LIBRARY_PATH")
+    identity = msgspec.structs.replace(
+        spec.identity,
+        layout=msgspec.structs.replace(spec.identity.layout, in_place=True),  # there is no environment to mount
+        other_layouts=(),
+        config=Config(env=env),
+    )
+    everything = msgspec.json.encode([layers, env, identity.interpreter, spec.observed.interpreter])
+    image_id = f"sha256:{hashlib.sha256(everything).hexdigest()}"
+    return msgspec.structs.replace(spec, identity=identity, expected=Expected(layers=layers, image_id=image_id))
+
+
+def _make(spec: Spec, options: RunOptions, known: Path | None, store: Store, tell: Tell) -> Path | None:
+    with locked(store.root / "locks" / f"bytecode-{hex_of(spec.expected.image_id)}"):
+        return _find(spec, store) or _compile(spec, options, known, store, tell)
 
 
 def _hash_hooks() -> str:
@@ -49,21 +77,26 @@ def _hash_hooks() -> str:
     return hasher.hexdigest()
 
 
-def _find(key: str, store: Store) -> Path | None:
-    diff_id = store.facts.get(_FACT, key)
+def _key(spec: Spec) -> str:
+    return f"{spec.expected.image_id} {_hash_hooks()}"
+
+
+def _find(spec: Spec, store: Store) -> Path | None:
+    diff_id = store.facts.get(_FACT, _key(spec))
     return None if diff_id is None else store.layers.path(diff_id.decode())
 
 
-def _compile(key: str, spec: Spec, options: RunOptions, store: Store, tell: Tell) -> Path | None:
+def _compile(spec: Spec, options: RunOptions, known: Path | None, store: Store, tell: Tell) -> Path | None:
+    """Compile what is not in the tree `known`, and copy the rest from there."""
     with store.temp.directory() as temporary:
         notes, run_directory = temporary / "notes", temporary / "run"
         notes.mkdir()
         run_directory.mkdir()
         program = [spec.identity.interpreter.executable, "-s", "-S", f"{paths.SEEDS}/guest/compile.py"]
-        argv = [*program, paths.COMPILED, *_directories(spec)]
+        argv = [*program, paths.COMPILED, paths.PYCACHE, *_directories(spec)]
         launch = imageprogram.launch(spec, "bytecode", argv, paths.COMPILED, notes=notes, store=store)
         with streams.silent():
-            outcome = imageprogram.run(launch, run_directory, spec, options, store)
+            outcome = imageprogram.run(launch, run_directory, spec, options, store, bytecode=known)
         if outcome.signal in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.raise_signal(outcome.signal)
         if outcome.exit_code:
@@ -74,7 +107,7 @@ def _compile(key: str, spec: Spec, options: RunOptions, store: Store, tell: Tell
         files = [file for file in walk(run_directory / "files") if file.kind == "file" and file.path.endswith(".pyc")]
         entries = sort_with_parents(Entry(file.path, "file", size=file.size) for file in files)
         diff_id = store.layers.add(members(entries, FileContents(run_directory / "files")))
-    store.facts.put(_FACT, key, diff_id.encode())
+    store.facts.put(_FACT, _key(spec), diff_id.encode())
     return store.layers.path(diff_id)
 
 

@@ -67,10 +67,12 @@ def launch(
     )
 
 
-def run(launch: Launch, directory: Path, spec: Spec, options: RunOptions, store: Store) -> Outcome:
+def run(
+    launch: Launch, directory: Path, spec: Spec, options: RunOptions, store: Store, *, bytecode: Path | None = None
+) -> Outcome:
     """Run a launch of a program of repro-env in the runner of `options`. Raises what the runner raises.
 
-    The host runner does not move the launch's files. The image's bytecode is not mounted.
+    The host runner does not move the launch's files, and mounts no bytecode.
     """
     if options.runner == "host":
         from repro_env.sandbox.host import HostRunner
@@ -79,4 +81,4 @@ def run(launch: Launch, directory: Path, spec: Spec, options: RunOptions, store:
         if tree is None:
             raise StoreError("this layer is not in the store", where=launch.snapshot, hint="run the command again")
         return HostRunner(tree).run(launch, directory=directory)
-    return runner(spec, options, store).run(launch, directory=directory)
+    return runner(spec, options, store, bytecode=bytecode).run(launch, directory=directory)

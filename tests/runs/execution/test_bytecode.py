@@ -16,6 +16,7 @@ import pytest
 
 from repro_env.io import package
 from repro_env.oci import paths as layout
+from repro_env.oci import tar
 from repro_env.runs.execution import bytecode, imageprogram
 from repro_env.runs.start.request import RunOptions
 from repro_env.schema import codec
@@ -23,6 +24,8 @@ from repro_env.schema.environment import Variable
 from repro_env.schema.image import Config, Expected, Layer
 from repro_env.schema.run import Launch, Outcome
 from repro_env.schema.spec import Spec
+from repro_env.store.facts import FactCache
+from repro_env.store.filenames import hex_of
 from repro_env.store.store import Store
 from tests.api.keeping import Answer, Collected, Plan
 from tests.fakes import rootfs, specs
@@ -102,6 +105,27 @@ def test_modules_are_compiled_once_and_used_by_every_run(machine: Machine) -> No
     }
 
 
+def test_images_with_the_same_python_share_its_bytecode(machine: Machine, tmp_path: Path) -> None:
+    """The second image gets the file that was compiled for the first one."""
+    python = tuple(msgspec.structs.replace(layer, kind="interpreter") for layer in machine.spec.expected.layers)
+    package = Store.open(tmp_path / "store").layers.add(())
+    (machine.store / "layers" / hex_of(package)).mkdir(exist_ok=True)
+    machine.place.own(machine.store)
+    layers = (*python, Layer(kind="distributions", diff_id=package, holds=()))
+    found = []
+    for number in (81, 82):
+        machine.spec = msgspec.structs.replace(machine.spec, expected=Expected(layers=layers, image_id=rootfs.digest(number)))
+        found.append(next(Path(machine.run("pass")[0].bytecode).rglob("json/decoder.*")).read_bytes())
+        shared = bytecode._python_of(machine.spec)
+        assert shared is not None
+        tree = FactCache(machine.store / "facts").get("bytecode", bytecode._key(shared))
+        assert tree is not None
+        path = next((machine.store / "layers" / hex_of(tree.decode())).rglob("json/decoder.*"))
+        path.write_bytes(path.read_bytes() + b"shared")
+        os.utime(path, (tar.MTIME, tar.MTIME))
+    assert found[1] == found[0] + b"shared"
+
+
 def test_a_run_cannot_write_bytecode(machine: Machine) -> None:
     """Neither for its own modules nor for those of the image."""
     evil = f"""
@@ -154,7 +178,7 @@ def end(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
 
     def define(exit_code: int, signal: int) -> None:
         outcome = Outcome(exit_code=exit_code, signal=signal, out_of_memory=False, isolation="embedded", means=())
-        monkeypatch.setattr(imageprogram, "run", lambda *_: outcome)
+        monkeypatch.setattr(imageprogram, "run", lambda *_, **_others: outcome)
 
     return define
 
@@ -181,13 +205,21 @@ def test_the_compiler_has_no_access_to_user_files_and_variables(
     spec = msgspec.structs.replace(spec, identity=msgspec.structs.replace(spec.identity, config=Config(env=variables)))
     launches: list[Launch] = []
 
-    def run(launch: Launch, *_: object) -> Outcome:
+    def run(launch: Launch, *_: object, **_others: object) -> Outcome:
         launches.append(launch)
         return Outcome(exit_code=1, signal=0, out_of_memory=False, isolation="embedded", means=())
 
     monkeypatch.setattr(imageprogram, "run", run)
     bytecode.of_image(spec, OPTIONS, store=Store.open(tmp_path / "store"), tell=Collected())
-    (launch,) = launches
+    python, launch = launches
+    assert [layer.kind for layer in spec.expected.layers] == ["base", "interpreter", "marker"]
+    assert python.layers == launch.layers[:2], "what all images with this Python share is made without their other layers"
+    assert (python.mounts, python.network, python.trees, python.argv) == ((), False, (), launch.argv)
+    assert python.image != launch.image
+    assert {variable.name: variable.value for variable in python.env if variable.name not in ("HOME", "PYTHONHASHSEED")} == {
+        "LD_LIBRARY_PATH": "/opt/lib",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     assert (launch.mounts, launch.network, launch.workspace, launch.image) == ((), False, layout.COMPILED, spec.expected.image_id)
     assert launch.argv[:3] == (spec.identity.interpreter.executable, "-s", "-S")
     values = {variable.name: variable.value for variable in launch.env}
