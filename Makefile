@@ -30,7 +30,7 @@ demo: tool ## capture an environment, train on the host and in the image, compar
 	@$(TOOL)/bin/python examples/digits/demo.py
 
 trainers: dev
-	@test -z "$(TORCH)" || lockfiles/venv.sh $(TRAINERS) trainers || echo "no $(TRAINERS): tests that need it say so"
+	@test -z "$(TORCH)" || UV=$(DEV)/bin/uv lockfiles/venv.sh $(TRAINERS) trainers || echo "no $(TRAINERS): tests that need it say so"
 	@test ! -d $(TRAINERS) || test -z "$(TORCH)" || $(TRAINERS)/bin/python -c "import torch" 2>/dev/null || \
 		{ $(TRAINERS)/bin/python -m pip --disable-pip-version-check install -qq --no-compile "$(TORCH)" && \
 		$(TRAINERS)/bin/python -c "import torch" ; } || \
@@ -47,7 +47,7 @@ QUICK := oci schema io runs/records environment/python environment/wheels
 pythons: trainers ## the quick tests under the oldest and the newest other Python of this machine
 	@set -e; for python in $$($(DEV)/bin/python -m tests.pythons); do \
 		venv=build/pythons/$$($$python -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
-		PYTHON=$$python lockfiles/venv.sh $$venv test project; \
+		PYTHON=$$python UV=$(DEV)/bin/uv lockfiles/venv.sh $$venv test project; \
 		echo "under $$($$venv/bin/python --version):"; \
 		$(WITH) $$venv/bin/python -m pytest -q -m "not soak" -n $(WORKERS) $(QUICK:%=tests/%) $(ARGS); \
 	done

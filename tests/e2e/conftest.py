@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.e2e import parts
-from tests.parts import need
+from tests.parts import BASE_PYTHON, need
 
 
 @pytest.fixture(scope="session")
@@ -29,9 +30,10 @@ def _template(tmp_path_factory: pytest.TempPathFactory) -> None:
 def digits(ground: Path) -> parts.Project:
     """The digits example with its hash-locked NumPy and scikit-learn, captured; its image is in the store."""
     directory = ground / "digits"
-    python = parts.venv(
-        directory / ".venv", "-r", parts.lock("example"), pip=("--require-hashes",), own_pip=False
-    )  # the lock names pip
+    env = {**os.environ, "PYTHON": BASE_PYTHON, "UV": str(parts.COMMAND.with_name("uv"))}
+    subprocess.run([parts.ROOT / "lockfiles" / "venv.sh", directory / ".venv", "example"], env=env, cwd=parts.ROOT, check=True)
+    (directory / ".venv" / "stamp").unlink()
+    python = directory / ".venv" / "bin" / "python"
     made = parts.project(directory, python, ground / "digits-store", "digits")
     made.capture("--seed", "7")
     made.rebuild()
