@@ -43,7 +43,7 @@ def digits(ground: Path) -> parts.Project:
 @pytest.fixture(scope="session")
 def captured_small(ground: Path) -> parts.Project:
     directory = ground / "small"
-    python = parts.venv(directory / ".venv", "packaging==26.3", "mdurl==0.1.2", "pygments==2.21.0")
+    python = parts.venv(directory / ".venv", "packaging==26.3", "mdurl==0.1.2", "pygments==2.21.0", own_pip=False)
     (site,) = (directory / ".venv" / "lib").glob("python*/site-packages")
     with (site / "mdurl" / "__init__.py").open("a") as file:
         file.write("EDITED = True\n")

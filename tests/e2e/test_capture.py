@@ -58,7 +58,7 @@ def test_what_was_captured_is_named(small: parts.Project) -> None:
         "unheld_variables",
     }  # fmt: skip
     assert Path(answer["spec"]) == small.directory / "repro" / "spec.json"
-    assert answer["distributions"] == answer["proven"] == 4  # pip is the fourth
+    assert answer["distributions"] == answer["proven"] == 3
     assert [line for line in answer["edited"] if "mdurl/__init__.py" in line]
     assert ".venv" in {entry["path"] for entry in answer["excluded"]}
     source = spec(small.directory / "repro")["observed"]["source"]
