@@ -85,7 +85,7 @@ def test_a_training_that_its_time_limit_ends_resumes_to_the_uninterrupted_weight
     while "JobState=COMPLETED" not in (state := cluster.ask("scontrol", "--oneliner", "show", "job", answer["job"])):
         assert time.monotonic() < deadline, state
         assert "JobState=FAILED" not in state, state
-        if "JobState=PENDING" in state:
+        if "JobState=PENDING Reason=BeginTime" in state:
             cluster.start_again(answer["job"])
         time.sleep(1)
     (whole,), attempts = record(project, "whole"), record(project, "limited")
