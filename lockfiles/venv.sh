@@ -54,12 +54,14 @@ pip="$folder/bin/python -m pip --disable-pip-version-check -qq"
 # Hydra needs a release that has no wheel.
 files="--no-deps --require-hashes --only-binary :all: --no-binary antlr4-python3-runtime -r"
 with_uv() {
-    index=${PIP_INDEX_URL:-$("$python" -m pip config get global.index-url 2>/dev/null || true)}
-    "$python" -m venv --without-pip -- "$folder"
+    index=${UV_DEFAULT_INDEX:-${PIP_INDEX_URL:-$("$python" -m pip config get global.index-url 2>/dev/null || true)}}
+    [ -z "$index" ] || export UV_DEFAULT_INDEX="$index" # not an argument: it may contain a password
     # shellcheck disable=SC2086 # several words
-    "$UV" pip install -q --no-config --link-mode copy ${index:+--default-index "$index"} --python "$folder/bin/python" $files "$lock"
+    "$python" -m venv --without-pip -- "$folder" &&
+        "$UV" pip install -q --no-config --link-mode copy --python "$folder/bin/python" $files "$lock"
 }
 if [ -z "${UV-}" ] || ! with_uv; then
+    [ -z "${UV-}" ] || echo "uv cannot install them, for the reason above; pip does" >&2
     rm -rf -- "$folder"
     "$python" -m venv -- "$folder"
     $pip install $files "$lock"

@@ -1,7 +1,7 @@
 """Train a convolutional network on synthetic images, on the GPU if there is one.
 
 An ordinary script that seeds nothing. On a GPU, several of its operations add in an order that changes from run to run, unless torch is
-told to use deterministic ones. `--without-deterministic` adds an operation without a deterministic version in torch.
+set to use deterministic ones. `--without-deterministic` adds an operation without a deterministic version in torch.
 """
 
 import argparse

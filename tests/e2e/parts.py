@@ -184,13 +184,14 @@ def _warm(directory: Path, store: Path) -> None:
         return
     with locked(template.with_suffix(".lock")):
         if not template.is_dir():
-            first = project(template, venv(template / ".venv", own_pip=False), template / "store")
+            made = template.with_suffix(".new")
+            first = project(made, venv(made / ".venv", own_pip=False), made / "store")
             first.capture(is_first=True)
             first.rebuild()
             first.python_says("pass")
-            shutil.rmtree(template / "runs")
             for name in ("images", "runs", "specs", "uses"):
                 shutil.rmtree(first.store / name)
+            made.rename(template)
     if not store.exists():
         subprocess.run(["cp", "-a", str(template / "store"), str(store)], check=True)
     if not (directory / "repro").exists():

@@ -42,7 +42,7 @@ def test_no_cache_is_needed_for_the_same_bytes(small: parts.Project, tmp_path: P
     first, before = parts.digests(small.directory / "repro"), spec(small.directory / "repro")
     (small.directory / "repro").rename(tmp_path / "repro")
     try:
-        small.elsewhere(tmp_path / "store").capture(umask=0o077)
+        small.elsewhere(tmp_path / "store").capture(is_first=True, umask=0o077)
         again, after = parts.digests(small.directory / "repro"), spec(small.directory / "repro")
         assert after == before
         assert again == first

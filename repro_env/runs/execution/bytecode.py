@@ -55,7 +55,7 @@ def _python_of(spec: Spec) -> Spec | None:
     env = tuple(variable for variable in spec.identity.config.env if variable.name == "LD_LIBRARY_PATH")
     identity = msgspec.structs.replace(
         spec.identity,
-        layout=msgspec.structs.replace(spec.identity.layout, in_place=True),  # there is no environment to mount
+        layout=msgspec.structs.replace(spec.identity.layout, in_place=True),  # so that no environment is mounted
         other_layouts=(),
         config=Config(env=env),
     )
