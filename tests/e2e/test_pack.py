@@ -41,13 +41,21 @@ def bare(tmp_path: Path) -> Iterator[Project]:
 
 
 def alone(project: Project, *words: str | Path) -> Done:
-    """`repro-env WORDS` with no network."""
+    """`repro-env WORDS` with no network, and without pip's configuration: it may name an index on this machine's disk."""
     works = shutil.which("unshare") and not subprocess.run([*ALONE, "true"], capture_output=True, check=False).returncode
     need(works, "unshare --net: network namespaces are refused here")
+    nowhere = {
+        "UV_CACHE_DIR": str(project.directory / "no-uv"),
+        "PIP_RETRIES": "0",
+        "PIP_CONFIG_FILE": os.devnull,
+        "PIP_INDEX_URL": "",
+        "PIP_EXTRA_INDEX_URL": "",
+        "PIP_FIND_LINKS": "",
+    }
     ended = subprocess.run(
         [*ALONE, COMMAND, *map(str, words)],
         cwd=project.directory,
-        env=environ(project.store, {"UV_CACHE_DIR": str(project.directory / "no-uv"), "PIP_RETRIES": "0"}),
+        env=environ(project.store, nowhere),
         capture_output=True,
         text=True,
         timeout=300,
