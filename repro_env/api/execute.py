@@ -273,8 +273,9 @@ def _run_shared(
         if directory is None:
             inputs = prepare(options, opened, compiles=compiles, store=store, tell=tell)
             recording = _begin(inputs)
+            make = pod.prepare if options.runner == "pod" else prepare_workspace
             try:
-                prepare_workspace(inputs.launch, recording.directory, inputs.source.tree)
+                make(inputs.launch, recording.directory, inputs.source.tree)
                 gathering.announce(recording.directory)
             except BaseException:
                 recording.discard()
@@ -290,7 +291,8 @@ def _run_shared(
             inputs = prepare(options, opened, joined=run, compiles=compiles, store=store, tell=tell)
         devices = inputs.launch.gpus.facts
         process = Process(rank=member.rank, local_rank=member.local_rank, node=member.node, exit_code=None, devices=devices)
-        nodes = list(dict.fromkeys(process.node for process in place.wait(process, gathering)))
+        with _ended_by_sigterm():
+            nodes = list(dict.fromkeys(process.node for process in place.wait(process, gathering)))
         if len(nodes) > 1 and not options.network:
             raise launcher.no_network(f"{len(nodes)} machines ({', '.join(nodes)})")
         if is_first:
@@ -300,7 +302,7 @@ def _run_shared(
         with _ready(inputs, store, tell):
             outcome, seconds = _start_command(inputs, backend or _backend(inputs, store), recording)
     except BaseException:
-        if place.leave(gathering, None, None):
+        if _is_last(place, gathering, options):
             if not place.has_started:
                 recording.discard()
             elif inputs is not None:
@@ -311,7 +313,7 @@ def _run_shared(
     failures = noted.read(Path(inputs.launch.notes) / plan.notes_file(member)).failures if outcome.exit_code else ()
     process = msgspec.structs.replace(process, exit_code=outcome.exit_code, signal=outcome.signal, seconds=round(seconds, 3))
     with ignored_signals():
-        if place.leave(gathering, process, outcome):
+        if _is_last(place, gathering, options, process, outcome):
             done = _record_end_of_all(inputs, recording, place, store, tell)
         else:
             end = End(
@@ -322,6 +324,16 @@ def _run_shared(
         place.close()
         recording.close()
     return _with_advice(msgspec.structs.replace(done, own=outcome, failures=failures), inputs, store)
+
+
+def _is_last(
+    place: Place, gathering: Gathering, options: RunOptions, process: Process | None = None, outcome: Outcome | None = None
+) -> bool:
+    """Leave a run, as in `Place.leave`. The last process has all its files in the directory of the run."""
+    is_last = place.leave(gathering, process, outcome)
+    if is_last and options.runner == "pod" and options.run_id is not None:
+        pod.restore(place.directory, options.run_id)
+    return is_last
 
 
 def _record_end_of_all(inputs: Inputs, recording: Recording, place: Place, store: Store, tell: Tell) -> FinishedRun:
@@ -672,6 +684,24 @@ def host_facts() -> tuple[str, ...]:
         f"cores {host.cores}",
         f"memory {host.memory}",
     )
+
+
+@contextlib.contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM end this process with its clean-up, while no command runs. The first process of a container would ignore it."""
+
+    def end(number: int, frame: object) -> None:  # noqa: ARG001
+        raise SystemExit(128 + number)
+
+    try:
+        old = signal.signal(signal.SIGTERM, end)
+    except ValueError:  # as in `ignored_signals`
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, old)
 
 
 @contextlib.contextmanager

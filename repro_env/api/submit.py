@@ -101,12 +101,14 @@ def plan_pod(
     words: Sequence[str],
     resources: kubernetes.Resources,
     claims: Sequence[Mount],
+    shared: str,
     *,
     catalog: str | None,
     store: Store,
     tell: Tell,
 ) -> Planned:
-    """Check a run that is to be submitted to Kubernetes. `words` are as in `plan`, `claims` of `kubernetes.parse_claim`.
+    """Check a run that is to be submitted to Kubernetes. `words` are as in `plan`, `claims` of `kubernetes.parse_claim`, and
+    `shared` of `parse_shared`.
 
     `catalog`: where the run is pushed, by default the repository of the image. Raises as `execute.run`, and `SpecError` if the
     image is not in a registry.
@@ -156,6 +158,7 @@ def plan_pod(
         command=("exec", *words, *decided, "--run-id", start.id, "--seed", str(start.seed), "--", *options.command),
         workspace=workspace,
         claims=tuple(claims),
+        shared=shared,
         given=start.given,
         uid=os.geteuid() or _USER,
         gid=os.getegid() or _USER,

@@ -169,7 +169,10 @@ def command(
     nodes: Annotated[
         int | None,
         value(
-            "N", "Use N nodes, whose processes share the run; requires --on slurm, and --network. Default: 1.", min=1, max=65536
+            "N",
+            "Use N nodes, whose processes share the run; requires --on, and with Slurm --network. Default: 1.",
+            min=1,
+            max=65536,
         ),
     ] = None,
     tasks_per_node: Annotated[
@@ -204,6 +207,13 @@ def command(
     registry_secret: Annotated[
         str | None,
         value("NAME", "Pull the image and push the run with the login in this Secret; requires --on kubernetes."),
+    ] = None,
+    shared: Annotated[
+        str | None,
+        value(
+            "CLAIM[/PATH]",
+            "Share the run between the --nodes of a job on this PersistentVolumeClaim, which they all can write; requires --on kubernetes.",
+        ),
     ] = None,
     print_: Annotated[bool, flag("--print", "Print the job and submit nothing; requires --on.")] = False,
     wait: Annotated[

@@ -29,9 +29,9 @@ from repro_env.specs.argument import Opened, open_spec
 from repro_env.store.specs.lookup import runs_directory
 from repro_env.store.store import Store
 
-_SLURM = ("partition", "account", "nodes", "tasks_per_node", "requeue", "slurm_arg")
-_KUBERNETES = ("namespace", "gpu_product", "registry_secret")
-OPTIONS = ("on", "time", "print_", "wait", *_SLURM, *_KUBERNETES)
+_SLURM = ("partition", "account", "tasks_per_node", "requeue", "slurm_arg")
+_KUBERNETES = ("namespace", "gpu_product", "registry_secret", "shared")
+OPTIONS = ("on", "time", "print_", "wait", "nodes", *_SLURM, *_KUBERNETES)
 """The options of `exec` for a run that is submitted. The run on the node has `requeue` of them."""
 _GPU_ARGUMENTS = ("--gres=gpu", "--gpus-per-")
 _DECIDED = ("spec", "runs", "run_id", "seed", "env", "env_file", "gpus", "module", "code")
@@ -166,12 +166,15 @@ def _plan_pod(
             raise UsageError(what, hint=f"leave out --{name}")
     kinds: tuple[Literal["data", "checkpoints"], ...] = ("data", "checkpoints")
     claims = [kubernetes.parse_claim(kind, *pair) for kind in kinds for pair in arguments.pop(kind)]
+    nodes = options["nodes"] or 1
+    shared = kubernetes.parse_shared(options["shared"], nodes)
     made = execute.options_of(command, **arguments)
     passed = {**options, **dict.fromkeys(_DECIDED_IN_POD)}
     time = ("--time", f"{made.limits.seconds}s") if made.limits.seconds else ()
     words = ("--gpus", str(gpus or "none"), *time, *node_words(passed, params))
     resources = kubernetes.Resources(
         namespace=options["namespace"] or kubernetes.current_namespace(os.environ),
+        nodes=nodes,
         gpus=gpus,
         gpu_product=options["gpu_product"],
         cpus=made.limits.cpus,
@@ -179,7 +182,7 @@ def _plan_pod(
         seconds=made.limits.seconds,
         registry_secret=options["registry_secret"],
     )
-    return submit.plan_pod(made, opened, words, resources, claims, catalog=options["push"], store=store, tell=tell)
+    return submit.plan_pod(made, opened, words, resources, claims, shared, catalog=options["push"], store=store, tell=tell)
 
 
 def check_gpus(request: int | str | None, arguments: Sequence[str]) -> int | str:

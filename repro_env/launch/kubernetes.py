@@ -1,12 +1,14 @@
-"""Kubernetes: a `batch/v1` Job of one pod, through `kubectl` (decision 0050).
+"""Kubernetes: a `batch/v1` Job, through `kubectl` (decision 0050).
 
 The first container fills the directory of the job (`delivery.targets.jobimage`). The second one is started from the spec's image by
 digest, and its process is `repro-env exec --runner pod`, which checks the image's marker before it starts the user's command.
-Nothing runs as root, and only the mounted directories are writable.
+Nothing runs as root, and only the mounted directories are writable. With several nodes, the Job is an indexed one, whose pods share
+the directory of runs on a claim, and find each other by the names that a headless Service gives them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import time
@@ -14,6 +16,8 @@ import urllib.parse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from repro_env.delivery.targets.jobimage import MAIN, UNPACK
 from repro_env.io import process
@@ -28,7 +32,9 @@ from repro_env.schema.run import Mount
 MANIFEST, STDOUT = "job.yaml", "stdout.log"
 """The files of a job, in its directory. Kubernetes does not separate stdout and stderr."""
 LABEL = "repro-env/run"
-"""Label of the Job and of its pod, with the ID of the run."""
+"""Label of the Job and of its pods, with the ID of the run."""
+INDEX = "batch.kubernetes.io/job-completion-index"
+"""Annotation of the pods of an indexed Job."""
 GPU = "nvidia.com/gpu"
 PRODUCT = "nvidia.com/gpu.product"
 """Label of nodes (NVIDIA GPU feature discovery)."""
@@ -41,6 +47,7 @@ KEPT = 7 * 24 * 3600
 _PREPARE, _RUN = "prepare", "run"
 """The containers."""
 _LOGIN = "/.repro-env/login"
+_RUNS = f"{paths.JOB}/runs"
 _MOUNTS = {"tmp": "/tmp", "vartmp": "/var/tmp", "home": paths.JOB_HOME}  # noqa: S108
 _LABEL_VALUE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _OBJECT = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
@@ -49,13 +56,18 @@ _DIGEST = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 _TIMEOUT = 60.0
 _PAUSE = 2.0
 """Seconds between two questions for the log."""
+_STOPPED = 128 + 15
+_PURPOSES = {"Secret": ("with the values of --env", "--env"), "Service": ("by which the nodes find each other", "--nodes")}
+"""Kind -> what it is for, and the option that needs it."""
 
 
 class Resources(Frozen, frozen=True, kw_only=True):
     """What a job requests from Kubernetes."""
 
     namespace: str
+    nodes: int = 1
     gpus: int = 0
+    """Of each node, like all others."""
     gpu_product: str | None = None
     cpus: float = 0
     memory: int = 0
@@ -81,6 +93,8 @@ class Job(Frozen, frozen=True, kw_only=True):
     """The path of the source."""
     claims: tuple[Mount, ...]
     """`source`: the name of the claim, and a path in it."""
+    shared: str = ""
+    """The claim with the directory of runs that several nodes share, as in `claims`."""
     given: tuple[str, ...]
     """Names of variables whose values are in a Secret with the name of the job."""
     uid: int
@@ -97,6 +111,21 @@ def parse_claim(kind: str, source: str, target: str) -> Mount:
     return Mount(kind="data" if kind == "data" else "checkpoints", source=f"/{source}", target=target.rstrip("/"))
 
 
+def parse_shared(value: str | None, nodes: int) -> str:
+    """Return the claim of `--shared CLAIM[/PATH]` as a source of a mount; empty for one node. Raises `UsageError`."""
+    if nodes == 1 and value is not None:
+        raise UsageError("--shared requires --nodes", hint="a run on one node needs no shared directory: leave it out")
+    if nodes == 1:
+        return ""
+    if value is None or not _CLAIM.fullmatch(value.rstrip("/")):
+        hint = (
+            "for example: --shared scratch/runs, for the directory runs of a claim that several nodes can write (ReadWriteMany)"
+        )
+        what = "the nodes of a job share the run on a PersistentVolumeClaim: --shared CLAIM[/PATH]"
+        raise UsageError(f'{what} (got "{value}")' if value is not None else what, hint=hint)
+    return f"/{value.rstrip('/')}"
+
+
 def name_of(script: str, run_id: str) -> str:
     """Return the name of a job: that of the script, as far as Kubernetes allows it, and the ID of the run."""
     return "-".join(filter(None, (re.sub(r"[^a-z0-9]+", "-", script.lower()).strip("-")[:40].strip("-"), run_id)))
@@ -111,8 +140,9 @@ def render(job: Job, resources: Resources) -> str:
     """Return the manifest of a job as YAML. Raises `UsageError` for a value that it cannot have."""
     import yaml  # slow to import
 
-    content = json.loads(json.dumps(manifest(job, resources)))  # YAML refers to parts that are the same object
-    text: str = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=1000)
+    objects = [manifest(job, resources), *([_service(job, resources)] if job.shared else [])]
+    objects = json.loads(json.dumps(objects))  # YAML refers to parts that are the same object
+    text: str = yaml.safe_dump_all(objects, sort_keys=False, allow_unicode=True, width=1000)
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -139,11 +169,18 @@ def manifest(job: Job, resources: Resources) -> dict[str, Any]:
     variables = _variables(job, resources)
     given = [{"name": name, "valueFrom": {"secretKeyRef": {"name": job.name, "key": name}}} for name in job.given]
     python = [job.interpreter, "-I", "-S", "-B", "-c"]
-    own = {"name": "job", "mountPath": paths.JOB}
-    mounts: list[dict[str, Any]] = [own, {"name": "job", "mountPath": job.workspace, "subPath": "workspace"}]
-    mounts += [{"name": "job", "mountPath": path, "subPath": name} for name, path in _MOUNTS.items()]
-    mounts.append({"name": "shm", "mountPath": "/dev/shm"})  # noqa: S108
+    own = [{"name": "job", "mountPath": paths.JOB}]
     volumes: list[dict[str, Any]] = [{"name": "job", "emptyDir": {}}, {"name": "shm", "emptyDir": {"medium": "Memory"}}]
+    inner: list[dict[str, Any]] = [{"name": "job", "mountPath": job.workspace, "subPath": "workspace"}]
+    inner += [{"name": "job", "mountPath": path, "subPath": name} for name, path in _MOUNTS.items()]
+    if job.shared:
+        claim_name, _, root = job.shared[1:].partition("/")
+        volumes.append({"name": "shared", "persistentVolumeClaim": {"claimName": claim_name}})
+        own.append({"name": "shared", "mountPath": _RUNS, **({"subPath": root} if root else {})})
+        pods = "/".join(filter(None, (root, paths.JOB_SHARED, job.run_id)))
+        inner[0] = {"name": "shared", "mountPath": job.workspace, "subPath": f"{pods}/workspace"}
+        inner[-1] = {"name": "shared", "mountPath": paths.JOB_HOME, "subPathExpr": f"{pods}/home-$(RANK)"}
+    mounts = [*own, *inner, {"name": "shm", "mountPath": "/dev/shm"}]  # noqa: S108
     for number, claim in enumerate(job.claims):
         name, _, path = claim.source[1:].partition("/")
         mount = {"name": f"claim-{number}", "mountPath": mount_path(claim, number, job.workspace), "readOnly": claim.read_only}
@@ -166,6 +203,8 @@ def manifest(job: Job, resources: Resources) -> dict[str, Any]:
     }
     if resources.seconds:
         pod["activeDeadlineSeconds"] = resources.seconds + SLACK
+    if job.shared:
+        pod["subdomain"] = _service_name(job)
     if resources.gpu_product:
         pod["nodeSelector"] = {PRODUCT: resources.gpu_product}
     if resources.registry_secret:
@@ -180,7 +219,7 @@ def manifest(job: Job, resources: Resources) -> dict[str, Any]:
         "env": variables,
         **secured,
         "resources": {"limits": {name: value for name, value in limits.items() if name != GPU}},
-        "volumeMounts": [own],
+        "volumeMounts": own,
     }
     run = {
         "name": _RUN,
@@ -193,12 +232,15 @@ def manifest(job: Job, resources: Resources) -> dict[str, Any]:
         "resources": {"limits": limits},
         "volumeMounts": mounts,
     }
-    labels = {LABEL: job.run_id, "app.kubernetes.io/managed-by": "repro-env"}
+    metadata = _metadata(job, resources)
+    labels = metadata["labels"]
+    indexed = {"completionMode": "Indexed", "completions": resources.nodes, "parallelism": resources.nodes} if job.shared else {}
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": {"name": job.name, "namespace": resources.namespace, "labels": labels},
+        "metadata": metadata,
         "spec": {
+            **indexed,
             "backoffLimit": 0,
             "ttlSecondsAfterFinished": KEPT,
             "template": {
@@ -207,6 +249,26 @@ def manifest(job: Job, resources: Resources) -> dict[str, Any]:
             },
         },
     }
+
+
+def _metadata(job: Job, resources: Resources, name: str = "") -> dict[str, Any]:
+    labels = {LABEL: job.run_id, "app.kubernetes.io/managed-by": "repro-env"}
+    return {"name": name or job.name, "namespace": resources.namespace, "labels": labels}
+
+
+def _service(job: Job, resources: Resources) -> dict[str, Any]:
+    """The Service that gives each pod a name, `JOB-INDEX.SERVICE`, also before its containers are ready."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": _metadata(job, resources, _service_name(job)),
+        "spec": {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {LABEL: job.run_id}},
+    }
+
+
+def _service_name(job: Job) -> str:
+    """Unlike those of jobs, names of Services must begin with a letter."""
+    return f"run-{job.name.rpartition('-')[2]}"
 
 
 def _check(job: Job, resources: Resources) -> None:
@@ -231,8 +293,15 @@ def _variables(job: Job, resources: Resources) -> list[dict[str, Any]]:
         **({"DOCKER_CONFIG": _LOGIN} if resources.registry_secret else {}),
         **({"NVIDIA_DRIVER_CAPABILITIES": "compute,utility"} if resources.gpus else {}),
     }
-    node = {"name": "REPRO_ENV_NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
-    return [*({"name": name, "value": value} for name, value in values.items()), node]
+    fields = {"REPRO_ENV_NODE": "spec.nodeName"}
+    if job.shared:
+        values |= {"WORLD_SIZE": str(resources.nodes), "LOCAL_RANK": "0", "MASTER_ADDR": f"{job.name}-0.{_service_name(job)}"}
+        values["REPRO_ENV_SHARED"] = f"{_RUNS}/{paths.JOB_SHARED}/{job.run_id}"
+        fields["RANK"] = f"metadata.annotations['{INDEX}']"
+    return [
+        *({"name": name, "value": value} for name, value in values.items()),
+        *({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()),
+    ]
 
 
 class Kubernetes(Engine):
@@ -244,8 +313,8 @@ class Kubernetes(Engine):
         self._environ = environ
         self._image_id = image_id
         self._variables = variables
-        self._last = ""
-        """The time of the last line of the log."""
+        self._last: dict[str, str] = {}
+        """Pod -> the time of the last line of its log."""
         self._due = 0.0
 
     def submit(self, manifest: str) -> str:
@@ -253,7 +322,7 @@ class Kubernetes(Engine):
         import yaml  # slow to import
 
         (self._directory / MANIFEST).write_text(manifest, encoding="utf-8")
-        content = yaml.safe_load(manifest)
+        content, *others = yaml.safe_load_all(manifest)
         metadata = content["metadata"]
         context = self._ask("config", "current-context").stdout.decode("utf-8", "replace").strip()
         job = f"{context}/{metadata['namespace']}/{metadata['name']}"
@@ -261,25 +330,30 @@ class Kubernetes(Engine):
         if done.code:
             hint = "check the options, and your permissions with `kubectl auth can-i create jobs`"
             raise EngineError(f"Kubernetes refused the job: {_message(done)}", hint=hint)
-        if self._variables:
-            self._send_variables(job, json.loads(done.stdout)["metadata"]["uid"])
+        if self._variables:  # the pods wait for it
+            values = {variable.name: variable.value for variable in self._variables}
+            labelled = {"name": metadata["name"], "labels": {LABEL: self._run_id}}
+            others.append({"apiVersion": "v1", "kind": "Secret", "metadata": labelled, "stringData": values})
+        owner = {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "name": metadata["name"],
+            "uid": json.loads(done.stdout)["metadata"]["uid"],
+        }
+        for other in others:
+            other["metadata"]["ownerReferences"] = [owner]  # Kubernetes deletes it with the job
+            self._send(job, other)
         return job
 
-    def _send_variables(self, job: str, uid: str) -> None:
-        """Create the Secret, for which the pod waits. Kubernetes deletes it with the job. If it is refused, the job is deleted."""
-        name = job.rpartition("/")[2]
-        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": uid}
-        secret = {
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "metadata": {"name": name, "labels": {LABEL: self._run_id}, "ownerReferences": [owner]},
-            "stringData": {variable.name: variable.value for variable in self._variables},
-        }
-        done = self._raw("create", job, "", kind="secrets", stdin=json.dumps(secret).encode())
+    def _send(self, job: str, item: dict[str, Any]) -> None:
+        """Create what belongs to a job. If it is refused, the job is deleted."""
+        kind = item["kind"].lower() + "s"
+        done = self._raw("create", job, "", kind=kind, stdin=json.dumps(item).encode())
         if done.code:
             self.cancel(job)
-            hint = "leave out --env, or check your permissions with `kubectl auth can-i create secrets`"
-            raise EngineError(f"Kubernetes refused the Secret with the values of --env: {_message(done)}", hint=hint)
+            what, option = _PURPOSES[item["kind"]]
+            hint = f"leave out {option}, or check your permissions with `kubectl auth can-i create {kind}`"
+            raise EngineError(f"Kubernetes refused the {item['kind']} {what}: {_message(done)}", hint=hint)
 
     def state(self, job: str) -> State:
         """See `Engine`. A job whose node started another image than the spec's is stopped, and has ended with the code of `RunError`."""
@@ -313,24 +387,26 @@ class Kubernetes(Engine):
         if time.monotonic() < self._due:
             return b"", b""
         self._due = time.monotonic() + _PAUSE
-        since = f"&sinceTime={urllib.parse.quote(self._last)}" if self._last else ""
-        try:
-            pods = self._pods(job)
-            if not pods:
-                return b"", b""
-            container = _PREPARE if _has_failed(pods[-1]) else _RUN
-            path = f"/{pods[-1]['metadata']['name']}/log?container={container}&timestamps=true{since}"
-            done = self._raw("get", job, path, kind="pods")
-        except EngineError:
-            return b"", b""
-        lines = [line.partition(b" ")[::2] for line in done.stdout.splitlines(keepends=True)] if not done.code else []
-        new = [(stamp.decode("ascii", "replace"), text) for stamp, text in lines if stamp.decode("ascii", "replace") > self._last]
-        text = b"".join(text for _, text in new)
-        with (self._directory / STDOUT).open("ab" if self._last else "wb") as file:
+        mode, text = "ab" if self._last else "wb", b""
+        with contextlib.suppress(EngineError):
+            for pod in _newest(self._pods(job)):
+                text += self._new_lines(job, pod)
+        with (self._directory / STDOUT).open(mode) as file:
             file.write(text)
-        if new:
-            self._last = new[-1][0]
         return text, b""
+
+    def _new_lines(self, job: str, pod: Mapping[str, Any]) -> bytes:
+        """Return what a pod has printed since the last call."""
+        name = pod["metadata"]["name"]
+        last = self._last.get(name, "")
+        since = f"&sinceTime={urllib.parse.quote(last)}" if last else ""
+        container = _PREPARE if _has_failed(pod) else _RUN
+        done = self._raw("get", job, f"/{name}/log?container={container}&timestamps=true{since}", kind="pods")
+        lines = [line.partition(b" ")[::2] for line in done.stdout.splitlines(keepends=True)] if not done.code else []
+        new = [(stamp.decode("ascii", "replace"), text) for stamp, text in lines if stamp.decode("ascii", "replace") > last]
+        if new:
+            self._last[name] = new[-1][0]
+        return b"".join(text for _, text in new)
 
     @property
     def _run_id(self) -> str:
@@ -342,13 +418,13 @@ class Kubernetes(Engine):
         import yaml  # slow to import
 
         try:
-            content = yaml.safe_load((self._directory / MANIFEST).read_text(encoding="utf-8"))
+            content = next(yaml.safe_load_all((self._directory / MANIFEST).read_text(encoding="utf-8")))
         except OSError:
             return frozenset((self._image_id,))
         return frozenset((self._image_id, content["spec"]["template"]["spec"]["containers"][0]["image"].rpartition("@")[2]))
 
     def _pods(self, job: str) -> list[dict[str, Any]]:
-        """Return the pods of a job; Kubernetes makes only one. Raises `EngineError`."""
+        """Return the pods of a job. Raises `EngineError`."""
         selector = urllib.parse.quote(f"{LABEL}={self._run_id}")
         return (self._get(job, "pods", f"?labelSelector={selector}") or {}).get("items") or []
 
@@ -433,8 +509,8 @@ def parse(job: Mapping[str, Any] | None, pods: Sequence[Mapping[str, Any]], dige
     `digests`: what a node may report as the image of the command. A wrong image is the phase `running` with an exit code.
     """
     conditions = {item.get("type"): item for item in ((job or {}).get("status") or {}).get("conditions") or []}
+    failed = conditions.get("Failed")
     if not pods:
-        failed = conditions.get("Failed")
         if failed is not None:
             return _ended(failed.get("reason", ""), failed.get("message", ""), 1)
         if job is None:
@@ -442,7 +518,50 @@ def parse(job: Mapping[str, Any] | None, pods: Sequence[Mapping[str, Any]], dige
                 phase="ended", text="Kubernetes does not know the job any more", hint="it was deleted, or it is older than a week"
             )
         return State(phase="pending", text="no pod yet")
-    pod = max(pods, key=lambda item: str((item.get("metadata") or {}).get("creationTimestamp", "")))
+    states = {_index(pod): _state_of(pod, digests, is_deleted=job is None) for pod in _newest(pods)}
+    nodes = int(((job or {}).get("spec") or {}).get("completions") or 1)
+    return _combine(states, is_over=len(states) >= nodes or failed is not None or job is None)
+
+
+def _combine(states: Mapping[int, State], *, is_over: bool) -> State:
+    """Return the state of a job from those of its pods. `is_over`: Kubernetes makes no more pods.
+
+    If a pod fails, Kubernetes stops the others, so the reason is in the first one that was not stopped.
+    """
+    if len(states) == 1 and is_over:
+        return next(iter(states.values()))
+    wrong = next((state for state in states.values() if state.exit_code is not None and state.phase == "running"), None)
+    if wrong is not None:
+        return wrong
+    named = {f"pod {index}: {state.text}": state for index, state in states.items()}
+    if is_over and all(state.phase == "ended" for state in states.values()):
+        failed = [text for text, state in named.items() if state.exit_code]
+        by_itself = [text for text in failed if named[text].exit_code != _STOPPED]
+        text = next(iter((*by_itself, *failed, *named)))
+        return msgspec.structs.replace(named[text], text=text if failed else named[text].text)
+    waiting = next((text for text, state in named.items() if state.phase == "pending"), None)
+    if waiting is not None or not is_over:
+        found = named.get(waiting or "")
+        return State(phase="pending", text=waiting or "not all pods yet", hint=found.hint if found else "")
+    return State(phase="running", text="running")
+
+
+def _newest(pods: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the newest pod of each node, sorted by node."""
+    found: dict[int, Mapping[str, Any]] = {}
+    for pod in sorted(pods, key=lambda item: str((item.get("metadata") or {}).get("creationTimestamp", ""))):
+        found[_index(pod)] = pod
+    return [found[index] for index in sorted(found)]
+
+
+def _index(pod: Mapping[str, Any]) -> int:
+    """Return the number of the node of a pod, from 0."""
+    text = str(((pod.get("metadata") or {}).get("annotations") or {}).get(INDEX, ""))
+    return int(text) if text.isdecimal() else 0
+
+
+def _state_of(pod: Mapping[str, Any], digests: frozenset[str], *, is_deleted: bool) -> State:
+    """Return the state of a pod. `is_deleted`: its job is."""
     status = pod.get("status") or {}
     if wrong := _wrong_image(status, digests):
         return State(phase="running", text=wrong, hint=_WRONG_IMAGE, exit_code=RunError.exit_code)
@@ -470,7 +589,7 @@ def parse(job: Mapping[str, Any] | None, pods: Sequence[Mapping[str, Any]], dige
     leaving = ", terminating" if (pod.get("metadata") or {}).get("deletionTimestamp") else ""
     if _part(run, "running") is not None:
         return State(phase="running", text=f"running{leaving}")
-    return State(phase="pending" if job is not None else "running", text=f"starting{leaving}")
+    return State(phase="running" if is_deleted else "pending", text=f"starting{leaving}")
 
 
 _WRONG_IMAGE = "a proxy or an admission rule of the cluster replaced the image: ask its administrator"

@@ -2,6 +2,9 @@
 
 The pod has mounted everything already (`launch.kubernetes`): an empty directory at the path of the source, another one as HOME,
 and volumes at their paths. The root is read-only. repro-env itself runs here too, from the directory of the job.
+
+With several nodes, the directory of runs is on a claim, and the directory at the path of the source is one for all pods. As later pods
+mount it by its path, it is moved to the run only at the end.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from repro_env.schema.run import Launch, Outcome
 from repro_env.schema.spec import Spec
 
 WORKSPACE, HOME = f"{paths.JOB}/workspace", f"{paths.JOB}/home"
-"""The directories that the pod mounts at the path of the source, and at `JOB_HOME`."""
+"""The directories that a pod mounts at the path of the source, and at `JOB_HOME`, if it shares the run with no other pod."""
 _MEANS = ("root: read-only, mounted by Kubernetes", "network: that of the pod")
 
 
@@ -60,21 +63,49 @@ class PodRunner(Runner):
 
     def run(self, launch: Launch, *, directory: Path) -> Outcome:
         """See `Runner`."""
-        home = Path(f"{directory / OUTSIDE}{launch.user.home}")
+        if launch.member is None:
+            prepare(launch, directory, self._snapshot)
+        else:
+            workspace.prepare(launch, directory, self._snapshot)
+        home = Path(f"{workspace.host_directory(launch, directory) / OUTSIDE}{launch.user.home}")
         home.parent.mkdir(parents=True)
         # What is mounted stays mounted: the command writes directly to the directory of the run.
-        Path(WORKSPACE).rename(directory / "files")
-        Path(HOME).rename(home)
-        workspace.prepare(launch, directory, self._snapshot)
-        _link(launch, directory / "files")
+        (Path(HOME) if launch.member is None else _shared(directory, launch.run_id) / f"home-{launch.member.rank}").rename(home)
         host.copy_configuration(launch, home, from_image=True)
         has_starved = memory.watch_oom_kills()
         means, clock = list(_MEANS), Clock(launch.limits)
         with contextlib.ExitStack() as stack:
-            streams = Streams(directory, self._hidden, stack)
+            streams = Streams(workspace.logs_directory(launch, directory), self._hidden, stack)
             group = limits.Group(limits.Enforcement(), [])  # Kubernetes limits the container
             code, interrupted = host.start(launch, means, streams, group, clock, writable=None)
         return outcome(code, "pod", means, starved=has_starved(), interrupted=interrupted, timed_out=clock.is_over)
+
+
+def prepare(launch: Launch, directory: Path, snapshot: Path) -> None:
+    """Make the directory that the pod mounts at the path of the source that of the run, with the source. One pod does this."""
+    files = directory / "files"
+    if launch.member is None:
+        Path(WORKSPACE).rename(files)
+        workspace.prepare(launch, directory, snapshot)
+    else:
+        workspace.prepare(launch, directory, snapshot)
+        mounted = _shared(directory, launch.run_id) / "workspace"
+        for path in files.iterdir():
+            path.rename(mounted / path.name)
+        files = mounted
+    _link(launch, files)
+
+
+def restore(directory: Path, run_id: str) -> None:
+    """Move the directory that the pods of a run shared to its `files`, after their commands."""
+    shared = _shared(directory, run_id)
+    (shared / "workspace").rename(directory / "files")
+    remove_tree(shared)
+
+
+def _shared(directory: Path, run_id: str) -> Path:
+    """The directory that the pods of the run in `directory` share. It is the same before the run has a directory."""
+    return directory.parent / paths.JOB_SHARED / run_id
 
 
 def _link(launch: Launch, files: Path) -> None:

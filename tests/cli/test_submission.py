@@ -78,7 +78,7 @@ def test_every_option_of_exec_reaches_the_node_or_is_named_here() -> None:
     missing = {param.opts[0] for param in parsed.command.params if param.name in samples and param.opts[0] not in passed}
     assert missing == {
         *("--on", "--partition", "--account", "--nodes", "--tasks-per-node", "--time", "--slurm-arg", "--print", "--wait"),
-        *("--namespace", "--gpu-product", "--registry-secret"),
+        *("--namespace", "--gpu-product", "--shared", "--registry-secret"),
         *("--spec", "--runs", "--run-id", "--seed", "--env", "--env-file", "--gpus", "-m", "-c"),
     }
 

@@ -41,6 +41,26 @@ if sys.argv[1] == "pause":
 sys.exit(int(sys.argv[1]))
 """
 
+RANKS = """\
+import os, pathlib, socket, sys, time
+rank, address = int(os.environ["RANK"]), (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+pathlib.Path(f"rank{rank}.txt").write_text(socket.gethostname())
+pathlib.Path("~/own.txt").expanduser().write_text(str(rank))
+print("rank", rank, "of", os.environ["PET_NNODES"], flush=True)
+if rank == 0:
+    with socket.create_server(("", address[1])) as server:
+        pathlib.Path("met.txt").write_bytes(server.accept()[0].recv(100))
+    time.sleep(600 * int(sys.argv[1]))
+else:
+    while True:
+        try:
+            socket.create_connection(address).sendall(b"rank 1 sees " + pathlib.Path("rank0.txt").read_bytes())
+            break
+        except ConnectionRefusedError:
+            time.sleep(0.05)
+    sys.exit(3 * int(sys.argv[1]))
+"""
+
 
 class Site(NamedTuple):
     project: Project
@@ -68,11 +88,13 @@ def unpushed(ground: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     path = ground / "a project in pods"
     project = parts.project(path, parts.venv(path / ".venv", own_pip=False), ground / "pods-store")
     (path / "train.py").write_text(TRAIN)
+    (path / "ranks.py").write_text(RANKS)
     project.capture()
     auth = f"auth: {{htpasswd: {{realm: tests, path: {directory / 'htpasswd'}}}}}"
-    for name in ("imagenet/v2/train", "checkpoints", "registry"):
+    for name in ("imagenet/v2/train", "checkpoints", "scratch", "registry"):
         (directory / name).mkdir(parents=True)
-    (directory / "checkpoints").chmod(0o777)
+    for name in ("checkpoints", "scratch"):
+        (directory / name).chmod(0o777)
     with registry(directory / "blobs", more=[auth]) as host:
         login(directory, host)
         (directory / "config.json").rename(directory / "registry" / ".dockerconfigjson")
@@ -145,6 +167,32 @@ def test_a_job_that_is_deleted_saves_its_state_and_is_recorded(site: Site) -> No
     assert not site.cluster.pods.keys() & {f"{stop[-1]}-x7x7x"}
 
 
+def test_the_pods_of_several_nodes_share_a_run_that_comes_home(site: Site) -> None:
+    words = ("--on", "kubernetes", "--wait", "--json", "--registry-secret", "registry", "--nodes", "2", "--shared", "scratch/lab")
+    answer = json.loads(site.run("exec", *words, "ranks.py", "0").out.splitlines()[-1])
+    record = site.record(answer["run"]["start"]["id"])
+    job = answer["job"].rpartition("/")[2]
+    assert [process["node"] for process in record["end"]["processes"]] == [f"{job}-0", f"{job}-1"]
+    outputs = [output["path"] for output in record["end"]["outputs"]]
+    assert outputs == ["/home/repro-env/own.txt", "met.txt", "rank0.txt", "rank1.txt"]
+    assert record["end"]["others"] == [f"/home/repro-env/own.txt of {job}-1 (differs from the output with this path)"]
+    run = Path(record["directory"])
+    assert (run / "files/met.txt").read_text() == f"rank 1 sees {job}-0"
+    assert [(run / "ranks" / rank / "stdout.log").read_text() for rank in "01"] == ["rank 0 of 2\n", "rank 1 of 2\n"]
+    shared = site.volumes / "scratch/lab"
+    assert [path.name for path in shared.glob("2*")] == [run.name], "the claim keeps the run too"
+    assert not [*shared.glob(".p*/*")]
+
+
+def test_a_node_that_fails_ends_the_others_and_its_exit_code_is_that_of_the_run(site: Site) -> None:
+    words = ("--on", "kubernetes", "--wait", "--json", "--registry-secret", "registry", "--nodes", "2", "--shared", "scratch/lab")
+    done = site.run("exec", *words, "ranks.py", "1", code=3)
+    assert "rank 1 of 2" in done.out
+    record = site.record(json.loads(done.out.splitlines()[-1])["run"]["start"]["id"])
+    assert [process["exit_code"] for process in record["end"]["processes"]] == [128 + 15, 3]
+    assert (Path(record["directory"]) / "ranks/0/stdout.log").read_text() == "rank 0 of 2\n"
+
+
 def test_a_printed_job_is_valid_and_is_not_submitted(site: Site) -> None:
     before = dict(site.cluster.jobs)
     words = (
@@ -181,5 +229,8 @@ def test_what_a_pod_cannot_have_is_refused_before_it_is_submitted(site: Site) ->
         (("--resume", "latest"), "pods do not have the runs of this machine"),
         (("--data", f"imagenet:{site.project.directory}"), "would hide"),
         (("--push", "."), "only to a registry"),
+        (("--nodes", "2"), "share the run on a PersistentVolumeClaim: --shared CLAIM"),
+        (("--nodes", "2", "--shared", "./x"), 'got "./x"'),
+        (("--shared", "scratch"), "--shared requires --nodes"),
     ):
         assert text in one_sentence(site.run("exec", "--on", "kubernetes", *words, "train.py", "0", code=2))

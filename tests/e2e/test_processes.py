@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,21 @@ def test_a_killed_process_is_named_and_processes_with_other_options_are_refused(
     messages = "".join(process.communicate(timeout=200)[1] for process in differ)
     assert "the processes of this run have different options" in messages
     assert "ended before its command could start" in messages
+    assert sorted((small.directory / "runs").iterdir()) == before, "a run that did not start leaves nothing"
+
+
+def test_sigterm_ends_a_process_that_waits_for_the_others(small: parts.Project) -> None:
+    need(os.geteuid() == 0, "uid 0: a process is the first one of a PID namespace, as in a container")
+    before = sorted((small.directory / "runs").iterdir())
+    waiting = start(small, ids.new(), 0, "-c", "pass", prefix=("unshare", "--pid", "--fork", "--mount-proc"))
+    deadline = time.monotonic() + 60
+    while not [*(small.directory / "runs").glob("*/ranks/0/ready.json")]:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    children = Path(f"/proc/{waiting.pid}/task/{waiting.pid}/children").read_text().split()
+    os.kill(int(children[0]), signal.SIGTERM)
+    waiting.communicate(timeout=60)
+    assert waiting.returncode == 128 + signal.SIGTERM
     assert sorted((small.directory / "runs").iterdir()) == before, "a run that did not start leaves nothing"
 
 

@@ -22,9 +22,11 @@ from typing import Any
 
 import kubernetes_validate
 
+from repro_env.launch.kubernetes import INDEX
+
 VERSIONS = ("1.29", "1.33", "1.37")
 NODE = "gpu-node-7"
-_PATH = re.compile(r"/(?:apis/batch|api)/v1/namespaces/([^/]+)/(jobs|pods|secrets)(?:/([^/]+))?(/log)?")
+_PATH = re.compile(r"/(?:apis/batch|api)/v1/namespaces/([^/]+)/(jobs|pods|secrets|services)(?:/([^/]+))?(/log)?")
 
 
 def validate(manifest: dict[str, Any]) -> None:
@@ -41,26 +43,45 @@ class Cluster:
         self.jobs: dict[str, dict[str, Any]] = {}
         self.pods: dict[str, dict[str, Any]] = {}
         self.secrets: dict[str, dict[str, Any]] = {}
+        self.services: dict[str, dict[str, Any]] = {}
         self.logs: dict[tuple[str, str], Callable[[], bytes]] = {}
         """(pod, container) -> its log, with times."""
         self.threads: list[threading.Thread] = []
 
     def create(self, job: dict[str, Any]) -> None:
         name = job["metadata"]["name"]
-        template = job["spec"]["template"]
-        pod = {
-            "metadata": {**template["metadata"], "name": f"{name}-x7x7x", "creationTimestamp": _now()},
-            "spec": template["spec"],
-            "status": {"phase": "Pending"},
-        }
-        self.jobs[name], self.pods[pod["metadata"]["name"]] = job, pod
-        self.threads.append(threading.Thread(target=self.kubelet, args=(self, pod)))
-        self.threads[-1].start()
+        template, is_indexed = job["spec"]["template"], job["spec"].get("completionMode") == "Indexed"
+        self.jobs[name] = job
+        for index in range(job["spec"].get("completions", 1)):
+            full = f"{name}-{index}-x7x7x" if is_indexed else f"{name}-x7x7x"
+            pod = {
+                "metadata": {**template["metadata"], "name": full, "creationTimestamp": _now()},
+                "spec": {**template["spec"], "hostname": full.removesuffix("-x7x7x")},
+                "status": {"phase": "Pending"},
+            }
+            if is_indexed:
+                pod["metadata"]["annotations"] = {INDEX: str(index)}
+            self.pods[full] = pod
+            self.threads.append(threading.Thread(target=self._run, args=(name, pod)))
+            self.threads[-1].start()
+
+    def _run(self, name: str, pod: dict[str, Any]) -> None:
+        self.kubelet(self, pod)
+        if pod["status"]["phase"] == "Failed" and name in self.jobs:  # backoffLimit is 0
+            self.jobs[name]["status"] = {"conditions": [{"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded"}]}
+            self._stop(name)
+        if "deletionTimestamp" in pod["metadata"]:
+            del self.pods[pod["metadata"]["name"]]
 
     def delete(self, name: str) -> None:
-        """Delete a job. Its pod stays until its containers have ended."""
+        """Delete a job. Its pods stay until their containers have ended."""
         del self.jobs[name]
-        self.pods[f"{name}-x7x7x"]["metadata"]["deletionTimestamp"] = _now()
+        self._stop(name)
+
+    def _stop(self, name: str) -> None:
+        for pod_name, pod in self.pods.items():
+            if pod_name.startswith(f"{name}-") and pod["status"]["phase"] in ("Pending", "Running"):
+                pod["metadata"]["deletionTimestamp"] = _now()
 
 
 def _now() -> str:
@@ -107,8 +128,9 @@ def api_server(cluster: Cluster, directory: Path) -> Iterator[Path]:
             if kind == "jobs" and body["metadata"]["name"] in cluster.jobs:
                 return self._refuse(409, "AlreadyExists", "this job exists")
             body["metadata"]["uid"] = "7f3c"
-            if kind == "secrets":
-                cluster.secrets[body["metadata"]["name"]] = body
+            if kind in ("secrets", "services"):
+                assert body["metadata"]["ownerReferences"][0]["uid"] == "7f3c"
+                getattr(cluster, kind)[body["metadata"]["name"]] = body
             else:
                 cluster.create(body)
             return self._answer(201, body)
@@ -218,12 +240,7 @@ def run_in_docker(directory: Path, images: set[str], login: Path) -> Callable[[C
                     return
         status["phase"] = "Succeeded"
 
-    def run(cluster: Cluster, pod: dict[str, Any]) -> None:
-        kubelet(cluster, pod)
-        if "deletionTimestamp" in pod["metadata"]:
-            del cluster.pods[pod["metadata"]["name"]]
-
-    return run
+    return kubelet
 
 
 def _volume(directory: Path, pod: str, volume: dict[str, Any]) -> Path | None:
@@ -252,15 +269,22 @@ def _words(cluster: Cluster, pod: dict[str, Any], container: dict[str, Any], vol
     assert rights["readOnlyRootFilesystem"]
     assert rights["capabilities"] == {"drop": ["ALL"]}
     yield from ("--user", f"{user['runAsUser']}:{user['runAsGroup']}", "--read-only", "--cap-drop", "ALL")
-    yield from ("--security-opt", "no-new-privileges", "--network", "host")
-    for variable in container["env"]:
-        yield from ("--env", f"{variable['name']}={_value(cluster, variable)}")
+    yield from ("--security-opt", "no-new-privileges", "--network", "host", "--hostname", pod["spec"]["hostname"])
+    for service in cluster.services.values():  # the pods of a headless Service are on this machine
+        if service["spec"]["selector"].items() <= pod["metadata"]["labels"].items():
+            name = service["metadata"]["name"]
+            assert (service["spec"]["clusterIP"], pod["spec"]["subdomain"]) == ("None", name)
+            yield from ("--add-host", f"{pod['spec']['hostname'].rpartition('-')[0]}-0.{name}:127.0.0.1")
+    values = {variable["name"]: _value(cluster, pod, variable) for variable in container["env"]}
+    for variable, value in values.items():
+        yield from ("--env", f"{variable}={value}")
     for mount in container["volumeMounts"]:
         volume = volumes[mount["name"]]
         if volume is None:
             yield from ("--tmpfs", mount["mountPath"])
             continue
-        path = volume / mount.get("subPath", "")
+        inner = re.sub(r"\$\((\w+)\)", lambda match: values[match[1]], mount.get("subPathExpr", ""))
+        path = volume / (mount.get("subPath") or inner)
         if not path.exists():  # as the kubelet does, with the mode of the volume
             path.mkdir()
             path.chmod(0o777)
@@ -269,12 +293,13 @@ def _words(cluster: Cluster, pod: dict[str, Any], container: dict[str, Any], vol
     yield from ("--entrypoint", first, "--workdir", container.get("workingDir", "/"), container["image"], *others)
 
 
-def _value(cluster: Cluster, variable: dict[str, Any]) -> str:
+def _value(cluster: Cluster, pod: dict[str, Any], variable: dict[str, Any]) -> str:
     """The value of a variable. The kubelet waits for a Secret that does not exist yet."""
     if "value" in variable:
         return _expand(variable["value"])
     if "fieldRef" in variable["valueFrom"]:
-        return NODE
+        path = variable["valueFrom"]["fieldRef"]["fieldPath"]
+        return NODE if path == "spec.nodeName" else str(pod["metadata"]["annotations"][path.split("'")[1]])
     reference = variable["valueFrom"]["secretKeyRef"]
     while reference["name"] not in cluster.secrets:
         time.sleep(0.05)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
+import msgspec
 import pytest
 import yaml
 
@@ -43,8 +44,27 @@ ALL = Resources(
 )
 
 
+NODES = (msgspec.structs.replace(JOB, shared="/scratch/lab"), msgspec.structs.replace(ALL, nodes=2))
+"""A job with two nodes."""
+
+
 def pod(**status: Any) -> dict[str, Any]:
     return {"metadata": {"name": "train-0000abcd-x7x7x", "creationTimestamp": "2026-11-28T01:00:00Z"}, "status": status}
+
+
+def pods(*statuses: dict[str, Any]) -> list[dict[str, Any]]:
+    """The pods of an indexed Job."""
+    return [
+        {
+            "metadata": {
+                "name": f"train-{index}",
+                "creationTimestamp": "2026-11-28T01:00:00Z",
+                "annotations": {kubernetes.INDEX: str(index)},
+            },
+            "status": status,
+        }
+        for index, status in enumerate(statuses)
+    ]
 
 
 def run(image: str = DIGEST, **state: Any) -> list[dict[str, Any]]:
@@ -58,6 +78,25 @@ def prepare(**state: Any) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("resources", [ALL, Resources(namespace="default")])
 def test_the_manifest_has_the_strict_schema_of_every_supported_version(resources: Resources) -> None:
     validate(yaml.safe_load(render(JOB, resources)))
+
+
+def test_several_nodes_are_an_indexed_job_with_a_service_and_a_shared_claim() -> None:
+    job, service = yaml.safe_load_all(render(*NODES))
+    validate(job)
+    validate(service)
+    assert (job["spec"]["completions"], job["spec"]["parallelism"]) == (2, 2)
+    spec = job["spec"]["template"]["spec"]
+    assert spec["subdomain"] == service["metadata"]["name"] == "run-0000abcd"
+    assert service["spec"]["selector"].items() <= job["spec"]["template"]["metadata"]["labels"].items()
+    shared = [mount for mount in spec["containers"][0]["volumeMounts"] if mount["name"] == "shared"]
+    assert shared == [
+        {"name": "shared", "mountPath": "/.repro-env/job/runs", "subPath": "lab"},
+        {"name": "shared", "mountPath": JOB.workspace, "subPath": f"lab/.pods/{RUN}/workspace"},
+        {"name": "shared", "mountPath": "/home/repro-env", "subPathExpr": f"lab/.pods/{RUN}/home-$(RANK)"},
+    ]
+    assert shared[0] in spec["initContainers"][0]["volumeMounts"]
+    environ = {variable["name"]: variable.get("value") for variable in spec["containers"][0]["env"]}
+    assert {"WORLD_SIZE": "2", "MASTER_ADDR": "train-0000abcd-0.run-0000abcd"}.items() <= environ.items()
 
 
 def test_a_wrong_field_of_the_manifest_is_found_by_the_schema() -> None:
@@ -279,6 +318,42 @@ def test_states_say_what_happened_and_what_to_do(job: dict[str, Any] | None, pod
     assert parse(job, pods, frozenset((DIGEST, CONFIG))) == expected
 
 
+RUNNING = {"phase": "Running", "containerStatuses": run(running={})}
+DONE = {"phase": "Succeeded", "containerStatuses": run(terminated={"exitCode": 0, "reason": "Completed"})}
+STOPPED, FAILED = (
+    {"phase": "Failed", "containerStatuses": run(terminated={"exitCode": code, "reason": "Error"})} for code in (143, 3)
+)
+WAITING = {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]}
+WRONG = {"phase": "Running", "containerStatuses": run(OTHER, running={})}
+
+
+@pytest.mark.parametrize(
+    ("statuses", "expected"),
+    [
+        ((RUNNING,), ("pending", "not all pods yet", None)),
+        ((RUNNING, WAITING), ("pending", "pod 1: no node can run the pod (Unschedulable)", None)),
+        ((RUNNING, RUNNING), ("running", "running", None)),
+        ((DONE, RUNNING), ("running", "running", None)),
+        ((DONE, DONE), ("ended", "exit 0", 0)),
+        ((STOPPED, FAILED), ("ended", "pod 1: exit 3", 3)),
+        ((STOPPED, STOPPED), ("ended", "pod 0: exit 143", 143)),
+        ((WRONG, WAITING), ("running", "the node started the image", RunError.exit_code)),
+    ],
+)
+def test_the_state_of_a_job_with_several_nodes_is_that_of_the_pod_that_decides(
+    statuses: tuple[dict[str, Any], ...], expected: tuple[str, str, int | None]
+) -> None:
+    found = parse({"spec": {"completions": 2}}, pods(*statuses), frozenset((DIGEST,)))
+    assert (found.phase, found.exit_code) == (expected[0], expected[2])
+    assert found.text.startswith(expected[1])
+
+
+def test_a_failed_job_has_ended_when_kubernetes_has_removed_the_other_pods() -> None:
+    job = {"spec": {"completions": 3}, "status": {"conditions": [{"type": "Failed", "reason": "BackoffLimitExceeded"}]}}
+    assert parse(job, pods(STOPPED, FAILED), frozenset((DIGEST,))).exit_code == 3
+    assert parse(job, pods(RUNNING, FAILED), frozenset((DIGEST,))).phase == "running"
+
+
 def kubectl(directory: Path, text: str) -> dict[str, str]:
     """Write a script in place of kubectl, which notes its words in `words`. Returns the environment in which it is found."""
     (directory / "kubectl").write_text(f'#!/bin/sh\necho "$@" >> {directory}/words\n{text}\n')
@@ -326,10 +401,33 @@ def test_a_log_is_read_from_where_it_was_and_kept(tmp_path: Path, monkeypatch: p
     assert "sinceTime=2026-11-28T01%3A00%3A01.5Z" in (tmp_path / "words").read_text().splitlines()[-1]
 
 
+def test_the_logs_of_all_pods_are_read_each_from_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kubernetes, "_PAUSE", 0.0)
+    answer = json.dumps({"items": pods(RUNNING, RUNNING)})
+    logs = "".join(f"*/train-{number}/log*) cat {tmp_path}/log-{number};; " for number in (0, 1))
+    environ = kubectl(tmp_path, f"case $* in {logs} *) echo '{answer}';; esac")
+    (tmp_path / "log-0").write_text("2026-11-28T01:00:09Z rank 0\n")
+    (tmp_path / "log-1").write_text("2026-11-28T01:00:01Z rank 1\n")
+    engine = Kubernetes(tmp_path, environ, CONFIG)
+    assert engine.logs("/default/x") == (b"rank 0\nrank 1\n", b"")
+    (tmp_path / "log-1").write_text("2026-11-28T01:00:01Z rank 1\n2026-11-28T01:00:02Z more\n")
+    assert engine.logs("/default/x") == (b"more\n", b"")
+
+
 def test_a_refused_job_is_an_error_and_leaves_no_secret(tmp_path: Path) -> None:
     environ = kubectl(tmp_path, 'case $* in create*) echo "Error from server (Forbidden): no" >&2; exit 1;; esac')
     with pytest.raises(EngineError, match=r"Kubernetes refused the job: Error from server \(Forbidden\): no"):
         Kubernetes(tmp_path, environ, CONFIG).submit(render(JOB, ALL))
+
+
+def test_a_job_whose_service_is_refused_is_deleted(tmp_path: Path) -> None:
+    (tmp_path / "answer").write_text('{"metadata": {"uid": "7"}}')
+    environ = kubectl(
+        tmp_path, f'case $* in create*services*) echo "no" >&2; exit 1;; create*) cat {tmp_path}/answer;; *) echo lab;; esac'
+    )
+    with pytest.raises(EngineError, match=r"refused the Service by which the nodes find each other: no"):
+        Kubernetes(tmp_path, environ, CONFIG).submit(render(*NODES))
+    assert (tmp_path / "words").read_text().splitlines()[-1].startswith("delete --context lab --raw")
 
 
 def test_a_machine_without_kubectl_says_so(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ most layers of this one, and so has the registry. repro-env runs in both contain
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ from packaging.requirements import Requirement
 
 from repro_env.delivery.builder.remote import Copy
 from repro_env.io import package
-from repro_env.io.files import chunks_of
+from repro_env.io.files import atomic_write, chunks_of
 from repro_env.oci import paths, tar
 from repro_env.oci.entry import Entry, Members, sort_with_parents
 from repro_env.oci.layer import Measured
@@ -103,8 +104,15 @@ def unpack() -> None:
     for name in DIRECTORIES:
         (target / name).mkdir()
         (target / name).chmod(0o1777 if "tmp" in name else 0o755)
-    for name in (_TOOL, "runs"):
-        shutil.copytree(source / name, target / name)
+    shutil.copytree(source / _TOOL, target / _TOOL)
+    for file in (source / "runs").rglob("*"):  # the pods of several nodes do this at the same time
+        if file.is_file():
+            copy = target / file.relative_to(source)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            atomic_write(copy, file.read_bytes())
+    if shared := os.environ.get("REPRO_ENV_SHARED"):
+        for name in ("workspace", f"home-{os.environ['RANK']}"):
+            Path(shared, name).mkdir(parents=True, exist_ok=True)
     store = Store.open()
     for file in (source / _TREES).iterdir():
         members = tar.read(chunks_of(file), where=str(file))

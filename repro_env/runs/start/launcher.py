@@ -1,4 +1,4 @@
-"""The processes of one launcher that share a run: tasks of a Slurm step, or processes with one `--run-id`."""
+"""The processes of one launcher that share a run: tasks of a Slurm step, pods of a job, or processes with one `--run-id`."""
 
 from __future__ import annotations
 
@@ -43,20 +43,24 @@ def find(options: RunOptions) -> tuple[Member, str] | None:
         key = options.run_id or f"slurm-{environ.get('SLURM_CLUSTER_NAME', '')}-{step}-{environ.get('SLURM_RESTART_COUNT', '0')}"
         machines = environ.get("SLURM_STEP_NUM_NODES", "1")
     elif options.run_id is not None and environ.get("WORLD_SIZE", "1") != "1":
-        names, key, machines = ("RANK", "WORLD_SIZE", "LOCAL_RANK"), options.run_id, "1"
+        names, key = ("RANK", "WORLD_SIZE", "LOCAL_RANK"), options.run_id
+        machines = environ["WORLD_SIZE"] if options.runner == "pod" else "1"
     else:
         return None
     rank, size, local_rank = (_number(name, environ) for name in names)
     if rank >= size:
         hint = "start the processes with srun, or give each one its number from 0"
         raise UsageError(f"the rank {rank} must be less than the number of processes ({size})", where=names[0], hint=hint)
-    if options.runner != "embedded":
+    if options.runner not in ("embedded", "pod"):
         hint = "leave out --runner, or start one process with torchrun, which starts the others"
         raise UsageError(f"--runner {options.runner} does not support several processes in a run", hint=hint)
     if machines != "1" and not options.network:
         raise no_network(f"{machines} machines")
     name = re.sub(r"[^A-Za-z0-9.-]", "-", os.uname().nodename).lstrip(".") or "localhost"
     values = _variables(key, environ, network=options.network)
+    if machines == str(size):  # for torchrun, which starts the ranks of each machine
+        values |= {"PET_NNODES": machines, "PET_NODE_RANK": str(rank)}
+        values |= {f"PET_{name}": values[name] for name in ("MASTER_ADDR", "MASTER_PORT")}
     values |= {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(local_rank)}
     variables = tuple(Variable(name=name, value=values[name]) for name in sorted(values))
     return Member(rank=rank, size=size, local_rank=local_rank, node=name, variables=variables), key

@@ -59,6 +59,25 @@ def test_the_command_gets_what_libraries_read_of_the_launcher_and_no_secret() ->
     assert values_of(networked[0].variables)["MASTER_PORT"] == "29500"
 
 
+@pytest.mark.parametrize(
+    ("environ", "changes"),
+    [
+        ({**PLAIN, "MASTER_ADDR": "train-0.run"}, {"runner": "pod", "run_id": RUN}),
+        ({**STEP, "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "2", "SLURM_PROCID": "1", "SLURM_LOCALID": "0"}, {}),
+    ],
+    ids=["pods", "tasks"],
+)
+def test_torchrun_finds_the_other_machines_if_each_has_one_process(environ: dict[str, str], changes: dict[str, Any]) -> None:
+    found = launcher.find(options(environ, network=True, **changes))
+    assert found is not None
+    values = values_of(found[0].variables)
+    assert (values["PET_NNODES"], values["PET_NODE_RANK"]) == ("2", "1")
+    assert (values["PET_MASTER_ADDR"], values["PET_MASTER_PORT"]) == (environ["MASTER_ADDR"], values["MASTER_PORT"])
+    others = launcher.find(options({**STEP, "SLURM_STEP_NUM_NODES": "2"}, network=True))
+    assert others is not None
+    assert "PET_NNODES" not in values_of(others[0].variables), "srun has started the ranks of each machine"
+
+
 def test_processes_with_one_run_id_share_a_run() -> None:
     found = launcher.find(options(PLAIN, run_id=RUN))
     assert found is not None
