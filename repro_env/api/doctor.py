@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from repro_env.sandbox import doctor
+from repro_env.sandbox import doctor, programs
 from repro_env.sandbox.doctor import Finding, Observations
-from repro_env.sandbox.programs import RUNNERS
 from repro_env.schema.codec import Frozen
 from repro_env.schema.errors import PlatformError, UsageError
 
@@ -38,7 +37,7 @@ def examine(store: Path, runs: Path) -> Diagnosis:
     has_engine = engine.state == "ok"
     return Diagnosis(
         works=doctor.works(findings),
-        findings=(*findings, engine, *map(doctor.find_program, RUNNERS), doctor.find_network()),
+        findings=(*findings, engine, *map(doctor.find_program, programs.NAMES), doctor.find_network()),
         alternatives=doctor.alternatives(findings, engine=has_engine),
         observations=observations,
         has_engine=has_engine,

@@ -388,8 +388,8 @@ def prepare(
         from repro_env.runs.execution import engine  # slow to import
 
         engine.check()
-    elif is_here and options.runner in programs.RUNNERS:
-        programs.RUNNERS[options.runner].find()
+    elif is_here and options.runner in programs.NAMES:
+        programs.runner_class(options.runner).find()
     if not is_host:
         layers.check_platform(spec)
     gpus = Gpus()

@@ -71,7 +71,7 @@ def plan(
 
     `words`: the options of `exec` on the node. Those that this function decides are added. Raises as `execute.run`.
     """
-    if options.runner != "embedded" and options.runner not in programs.RUNNERS:
+    if options.runner != "embedded" and options.runner not in programs.NAMES:
         raise UsageError(f"--on slurm does not support --runner {options.runner}", hint="leave out --runner")
     inputs = execute.prepare(options, opened, compiles=False, is_here=False, store=store, tell=tell)
     start = inputs.start

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from repro_env.environment.machine import frameworks
+from repro_env.environment.machine import frameworks, gpus
 from repro_env.environment.machine import host as machine
 from repro_env.environment.python import distributions
 from repro_env.environment.python import interpreter as python
@@ -123,7 +123,7 @@ def inspect(request: Request, facts: Interpretation, scanned: Scan, packaged: Ma
         startup=startup,
         environ=environ,
         libraries=tuple(own),
-        loaded=tuple(path for path in (*outside, *opened.libraries) if not frameworks.is_driver(path)),
+        loaded=tuple(path for path in (*outside, *opened.libraries) if not gpus.is_driver(path)),
         programs=request.programs,
         # Only where system packages may be: a virtual environment has none.
         directories=() if facts.is_venv and len(sites) == 1 else site_directories,

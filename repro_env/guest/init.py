@@ -1,7 +1,7 @@
 """The init process (PID 1) of a run: reap processes, forward signals, and report the exit status of the command.
 
-    PYTHON -I -S -B init.py attend PID DESCRIPTOR
-    PYTHON -I -S -B init.py start SOCKET
+    PYTHON OPTIONS init.py attend PID DESCRIPTOR
+    PYTHON OPTIONS init.py start SOCKET
 
 Both have a connection to the supervisor (`sandbox.session`), which sends one byte for each signal; lines of JSON are the answer.
 If the supervisor dies, the run ends. `attend` waits for a command that has already been started, and DESCRIPTOR is the

@@ -28,6 +28,8 @@ JOB_HOME = "/home/repro-env"
 """HOME of a Kubernetes job."""
 PYCACHE = "/run/repro-env/pycache"
 """PYTHONPYCACHEPREFIX of every run: the bytecode of the image, read-only, so that no `__pycache__` is in the outputs."""
+ISOLATED = ("-I", "-S", "-B", "-X", f"pycache_prefix={PYCACHE}")
+"""Options of the image's Python for `guest/init.py`: nothing of the user's is imported, and no module is compiled again."""
 COMPILED = "/.repro-env/bytecode"
 """Where the image's interpreter writes the bytecode of its modules."""
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

@@ -19,7 +19,7 @@ import msgspec
 
 from repro_env.io import engine as engines
 from repro_env.io import files, filesystem
-from repro_env.sandbox import kernel
+from repro_env.sandbox import kernel, programs
 from repro_env.sandbox.embedded import idmap, namespaces, overlay
 from repro_env.schema.codec import Frozen
 from repro_env.schema.errors import EngineError, SandboxError
@@ -353,9 +353,7 @@ def _report(write: int, step: Step, act: Callable[[], object]) -> bool:
 
 def find_program(name: str) -> Finding:
     """The finding for a container program, which only `exec --runner NAME` needs."""
-    from repro_env.sandbox.programs import RUNNERS
-
-    runner = RUNNERS[name]
+    runner = programs.runner_class(name)
     try:
         path, version = runner.find()
     except SandboxError as error:

@@ -16,8 +16,7 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from repro_env.environment.machine import gpus as drivers
-from repro_env.environment.machine.frameworks import is_driver
-from repro_env.environment.machine.gpus import Gpu
+from repro_env.environment.machine.gpus import Gpu, is_driver
 from repro_env.oci import paths
 from repro_env.sandbox import cdi
 from repro_env.schema import fingerprints

@@ -29,7 +29,7 @@ _PAUSE = 0.5
 
 def command(interpreter: str) -> list[str]:
     """The first command of a container: the image's `interpreter` runs `init.py`."""
-    return [interpreter, "-I", "-S", "-B", f"{paths.SEEDS}/guest/init.py", "start", f"{CONTROL}/{SOCKET}"]
+    return [interpreter, *paths.ISOLATED, f"{paths.SEEDS}/guest/init.py", "start", f"{CONTROL}/{SOCKET}"]
 
 
 @contextlib.contextmanager

@@ -41,8 +41,8 @@ class Answer(msgspec.Struct):
 def run(plan: Plan, layer: Callable[[str], Path | None], store: Path, directory: Path) -> Outcome:
     image = Image(layer, merged=store / "merged", interpreter="/bin/python")
     runner: Runner = EmbeddedRunner(image, overlay=plan.overlay, hidden=HIDDEN)
-    if plan.engine in programs.RUNNERS:
-        runner = programs.RUNNERS[plan.engine](image, hidden=HIDDEN)
+    if plan.engine in programs.NAMES:
+        runner = programs.runner_class(plan.engine)(image, hidden=HIDDEN)
     elif plan.engine:
         from repro_env.io import engine as engines
         from repro_env.sandbox.docker.runner import DockerRunner, check_engine

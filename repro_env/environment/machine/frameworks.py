@@ -32,11 +32,6 @@ KIND = "frameworks"
 """Kind of the cached facts."""
 _FILES = ("frameworks.py", "numericlibraries.py")
 """The script and the module that it loads."""
-_DRIVER = re.compile(
-    r"lib(?:cuda|cudadebugger|nvcuvid|nvoptix|nvidia-[\w.-]+|(?:GLX|EGL|GLESv1_CM|GLESv2|vdpau)_nvidia|dxcore|d3d12(?:core)?)\.so(?:\.[\w.]+)?"
-)
-"""Libraries that belong to a kernel driver and work only with its version. NVIDIA's container runtime mounts exactly these;
-the last two are those of WSL2."""
 _IRRELEVANT = re.compile(
     r"PATH|SLURM_\w+|MASTER_\w+|\w*RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|PMI_\w+|OMPI_\w+|TORCHELASTIC_\w+|PYTHONHASHSEED"
 )
@@ -106,11 +101,6 @@ def _read(lines: Iterable[str], problem: str, hidden: Collection[str]) -> Report
     )
     keys = [_stat_key(path) for path in mapped]
     return msgspec.convert({"facts": facts, "mapped": mapped, "deferred": deferred, "keys": keys}, Report)
-
-
-def is_driver(path: str) -> bool:
-    """Whether a library belongs to a kernel driver, by its file name. These are not captured, since every machine has its own."""
-    return _DRIVER.fullmatch(path.rpartition("/")[2]) is not None
 
 
 def owners(installed: Iterable[InstalledDistribution], prefix: Path) -> dict[str, str]:

@@ -14,16 +14,21 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
-from repro_env.environment.machine.frameworks import is_driver
 from repro_env.environment.system import elf, ldcache
 from repro_env.io.files import read_text
 from repro_env.schema import redact
 from repro_env.schema.codec import Frozen
 from repro_env.schema.errors import LockError
 
-_DRIVER = re.compile(r"NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s")
+_VERSION = re.compile(r"NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s")
 _FIELD = re.compile(r"^(Model|GPU UUID|Device Minor):[ \t]*(.*)$", re.MULTILINE)
 _CAPABILITY = re.compile(r"^DeviceFileMinor:\s*(\d+)$", re.MULTILINE)
+
+_DRIVER = re.compile(
+    r"lib(?:cuda|cudadebugger|nvcuvid|nvoptix|nvidia-[\w.-]+|(?:GLX|EGL|GLESv1_CM|GLESv2|vdpau)_nvidia|dxcore|d3d12(?:core)?)\.so(?:\.[\w.]+)?"
+)
+"""Libraries that belong to a kernel driver and work only with its version. NVIDIA's container runtime mounts exactly these;
+the last two are those of WSL2."""
 
 
 class MigDevice(Frozen, frozen=True, kw_only=True):
@@ -45,6 +50,11 @@ class Gpu(Frozen, frozen=True, kw_only=True):
     mig: tuple[MigDevice, ...] = ()
 
 
+def is_driver(path: str) -> bool:
+    """Whether a library belongs to a kernel driver, by its file name. These are not captured, since every machine has its own."""
+    return _DRIVER.fullmatch(path.rpartition("/")[2]) is not None
+
+
 def look(root: Path = Path("/")) -> tuple[Gpu, ...]:
     """Return the GPUs that the drivers list: NVIDIA's in the order of their PCI addresses, then AMD's. `root`: of /proc and /sys."""
     return (*_nvidia(root / "proc/driver/nvidia"), *_amd(root))
@@ -52,7 +62,7 @@ def look(root: Path = Path("/")) -> tuple[Gpu, ...]:
 
 def nvidia_driver(root: Path = Path("/")) -> str:
     """Return the version of NVIDIA's kernel driver, or ""."""
-    match = _DRIVER.search(read_text(root / "proc/driver/nvidia/version") + "\n")
+    match = _VERSION.search(read_text(root / "proc/driver/nvidia/version") + "\n")
     return match[1] if match else ""
 
 

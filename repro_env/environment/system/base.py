@@ -31,7 +31,7 @@ from pathlib import Path
 
 import msgspec
 
-from repro_env.environment.machine.frameworks import is_driver
+from repro_env.environment.machine.gpus import is_driver
 from repro_env.environment.system import dpkg, interpretertree, ldcache, loader, rpm
 from repro_env.environment.system import libraries as systemlibraries
 from repro_env.environment.system.libraries import Needs, SystemLibraries

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from repro_env.environment.machine import frameworks
-from repro_env.environment.machine.frameworks import is_driver
+from repro_env.environment.machine.gpus import is_driver
 from repro_env.environment.python.interpreter import StartupReport
 from repro_env.environment.python.sites import Site
 from repro_env.environment.system import interpretertree, loader

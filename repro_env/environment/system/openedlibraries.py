@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from repro_env.environment.machine.frameworks import is_driver
+from repro_env.environment.machine.gpus import is_driver
 from repro_env.environment.system import loader
 from repro_env.environment.system.tree import real, within
 from repro_env.io.files import Found, fingerprint, read_head

@@ -34,8 +34,8 @@ def runner(
         from repro_env.sandbox.docker.runner import DockerRunner
 
         return DockerRunner(image, hidden=hidden)
-    if options.runner in programs.RUNNERS:
-        return programs.RUNNERS[options.runner](image, hidden=hidden)
+    if options.runner in programs.NAMES:
+        return programs.runner_class(options.runner)(image, hidden=hidden)
     from repro_env.sandbox.embedded.runner import EmbeddedRunner
 
     return EmbeddedRunner(image, hidden=hidden)

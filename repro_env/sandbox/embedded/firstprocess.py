@@ -69,7 +69,7 @@ def _become_init(launch: Launch, interpreter: str, child: int, connection: int) 
     # Some interpreters need this variable to find their libraries.
     env = {variable.name: variable.value for variable in launch.env if variable.name == "LD_LIBRARY_PATH"}
     try:
-        os.execve(interpreter, [interpreter, "-I", "-S", "-B", _INIT, "attend", str(child), str(connection)], env)  # noqa: S606
+        os.execve(interpreter, [interpreter, *paths.ISOLATED, _INIT, "attend", str(child), str(connection)], env)  # noqa: S606
     except OSError as error:
         return SandboxError(
             f"the image's Python, which is the first process of the run, cannot be started: {error.strerror}",

@@ -84,23 +84,6 @@ def test_reports_torch_and_its_libraries(venv: Path, cache: Cache) -> None:
     assert report.deferred == (f"{lib}/libcudnn_ops_infer.so.8",)
 
 
-@pytest.mark.parametrize(
-    ("path", "driver"),
-    [
-        ("/usr/lib/x86_64-linux-gnu/libcuda.so.1", True),
-        ("/usr/lib/x86_64-linux-gnu/libcuda.so.580.159.04", True),
-        ("/usr/lib/x86_64-linux-gnu/libnvidia-ptxjitcompiler.so.580.159.04", True),
-        ("/usr/lib/wsl/lib/libdxcore.so", True),
-        ("/usr/lib/x86_64-linux-gnu/libcudart.so.13", False),
-        ("/venv/nvidia/cu13/lib/libnvrtc.so.13", False),
-        ("/venv/nvidia/cu13/lib/libcudadevrt.a", False),
-        ("/opt/rocm/lib/libamdhip64.so.6", False),
-    ],
-)
-def test_is_driver_recognizes_driver_libraries_by_name(path: str, driver: bool) -> None:
-    assert frameworks.is_driver(path) is driver
-
-
 def test_the_cached_report_is_returned_while_nothing_changed(venv: Path, cache: Cache, tmp_path: Path) -> None:
     torch = numeric.install(venv / SITE, ["libgomp-a34b3233.so.1.0.0"])
     first = look(venv, cache)

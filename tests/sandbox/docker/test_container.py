@@ -67,7 +67,7 @@ def test_a_container_has_no_privileges() -> None:
         ("/data/deep", "/d", True),
     ]
     command = [f"{paths.SEEDS}/guest/init.py", "start", f"{handover.CONTROL}/{handover.SOCKET}"]
-    assert made["Entrypoint"] == ["/opt/python/bin/python3", "-I", "-S", "-B", *command]
+    assert made["Entrypoint"] == ["/opt/python/bin/python3", *paths.ISOLATED, *command]
     text = json.dumps(made)
     assert not [word for word in ("hunter2", "SECRET_TOKEN", "train.py") if word in text], "engines store what they receive"
 
