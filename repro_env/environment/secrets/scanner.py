@@ -143,6 +143,8 @@ def _in_bytes(data: bytes, *, text: bool, program: bool, code: bool) -> Iterator
     """
     lower = data.lower()
     for start, end in _runs(data):
+        if program and data.startswith(b"_Z", start) and data[start:end].replace(b"_", b"").isalnum():
+            continue  # the name of a C++ symbol ("Itanium C++ ABI", 5.1), as are most runs of torch's libraries
         # In binary data any byte may precede a token, but programs have many long names.
         yield from _tokens(data, start, end, at_words=text or program, program=program)
         yield from _near_marks(data, lower, max(0, start - _NEAR), end + _NEAR, RULES_OF_RUNS[text], code=code)

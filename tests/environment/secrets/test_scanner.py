@@ -120,8 +120,9 @@ def test_symbol_names_in_a_library_are_not_tokens(tmp_path: Path) -> None:
     token = b"ghp_" + b"0a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R"
     (tmp_path / "x.so").write_bytes(b"\x7fELF\2\1\1" + bytes(500) + symbols)
     assert not list(in_file(tmp_path / "x.so"))
-    (tmp_path / "x.so").write_bytes(b"\x7fELF\2\1\1" + bytes(500) + symbols + token + b"\0")
-    assert list(in_file(tmp_path / "x.so")) == [Secret("x.so", 0, "GitHub token")]
+    for before in (b"", b"_ZN6module5valueE=", b"_Z1-"):
+        (tmp_path / "x.so").write_bytes(b"\x7fELF\2\1\1" + bytes(500) + symbols + before + token + b"\0")
+        assert list(in_file(tmp_path / "x.so")) == [Secret("x.so", 0, "GitHub token")]
 
 
 def test_the_code_of_this_package_has_no_secrets() -> None:
