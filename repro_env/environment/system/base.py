@@ -21,6 +21,7 @@ same for every environment that needs these packages, whatever vendor libraries 
 
 from __future__ import annotations
 
+import functools
 import mmap
 import os
 import re
@@ -331,10 +332,11 @@ def _library_path(needs: Needs, libraries: SystemLibraries, tree: LiveTree, unpa
 
 def _loader_cache(trees: Sequence[LiveTree], libpython: str | None) -> bytes:
     """This machine's loader cache, with only the lines whose libraries are in the trees, and that of libpython."""
+    real_directory = functools.cache(real)
 
     def is_captured(library: ldcache.Library) -> bool:
         directory, _, name = library.path.rpartition("/")
-        path = f"{real(directory)}/{name}"
+        path = f"{real_directory(directory)}/{name}"
         return any(path in tree for tree in trees) or real(path) == libpython
 
     return ldcache.write(filter(is_captured, loader.host_cache()))
