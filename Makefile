@@ -12,8 +12,8 @@ DEV := build/venv
 TRAINERS := build/trainers
 # Its CPU build is of one size; the default one brings a GPU stack of gigabytes. Empty: tests that need it are skipped.
 TORCH ?= torch==2.13.0+cpu
-# Files of tests at a time: on two cores two more than those, since a test waits a part of its time.
-WORKERS ?= 4
+# Files of tests at a time: on two cores three more than those, since a test waits a part of its time.
+WORKERS ?= 5
 .PHONY: help demo test pythons coverage soak lint bench relock clean tool dev trainers
 
 help: ## say what there is

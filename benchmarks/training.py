@@ -1,10 +1,10 @@
-"""How long a training of a minute takes inside a run, against the same on the host: embedded, in Docker, as a job of Slurm.
+"""How long a training of a minute takes inside a run, against the same on the host: embedded, and as a job of Slurm.
 
     build/venv/bin/python benchmarks/training.py
 
 A convolutional network on one core, the same for all sides. Each step reads its batch from a file of the project. The clock runs in
 the script, from the first counted step to the last, so the start of the run and its record are not part of it. The sides
-take turns. All train to the same weights, or the benchmark fails. It needs root, an engine and the programs of Slurm.
+take turns. All train to the same weights, or the benchmark fails. It needs root and the programs of Slurm.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from typing import NamedTuple
 
 import parts
 
-sys.path.insert(0, str(parts.ROOT))
+sys.path.remove(str(Path(__file__).resolve().parent))  # it has a `secrets`, as the standard library has
+sys.path.append(str(parts.ROOT))
 from tests.slurm import slurm
 
 SECONDS = 60
@@ -64,6 +65,7 @@ def main(count: int) -> tuple[list[parts.Row], int]:
     """Return the rows, and the number of steps."""
     directory = parts.environment(torch=True)
     (directory / "train.py").write_text(TRAIN)
+    (directory / "batches.bin").unlink(missing_ok=True)
     python = directory / ".venv" / "bin" / "python"
     with tempfile.TemporaryDirectory(prefix="slurm-") as root, slurm(Path(root)) as cluster:  # the path of a socket is short
         env = parts.environ(parts.fresh(parts.BUILD / "training-store"), cluster.environ)
@@ -72,15 +74,13 @@ def main(count: int) -> tuple[list[parts.Row], int]:
         sides: dict[str, list[str | Path]] = {
             "host": [python],
             "embedded": [parts.TOOL, "exec"],
-            "docker": [parts.TOOL, "exec", "--runner", "docker"],
             "slurm": [parts.TOOL, "exec", "--on", "slurm", "--wait"],
         }
         core, all_weights = str(max(os.sched_getaffinity(0))), set()
 
         def train(words: list[str | Path], steps: int) -> Took:
             printed = json.loads(parts.output([*words, "train.py", core, str(steps)], env=env, cwd=directory).splitlines()[-1])
-            if steps > 100:
-                all_weights.add(printed["weights"])
+            all_weights.add((steps, printed["weights"]))
             return Took(printed["wall"], printed["spent"])
 
         steps = int(SECONDS * 1.1 / train(sides["host"], 100).wall * 100)
@@ -88,13 +88,13 @@ def main(count: int) -> tuple[list[parts.Row], int]:
         for _ in range(count):
             for name, words in sides.items():
                 took[name].append(train(words, steps))
-    if len(all_weights) != 1:
+    if len(all_weights) != 2:  # of the two numbers of steps
         sys.exit(f"the sides trained to different weights: {sorted(all_weights)}")
     return [row(name, took[name], took["host"]) for name in sides if name != "host"], steps
 
 
 def row(name: str, ours: list[Took], host: list[Took]) -> parts.Row:
-    """The medians of the wall times; the ratio of the processor times is told beside it."""
+    """The ratio of the medians of the wall times. Those of the processor times are in the texts."""
     (wall, spent), (host_wall, host_spent) = (
         (statistics.median(each.wall for each in side), statistics.median(each.spent for each in side)) for side in (ours, host)
     )

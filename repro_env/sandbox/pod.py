@@ -63,14 +63,16 @@ class PodRunner(Runner):
 
     def run(self, launch: Launch, *, directory: Path) -> Outcome:
         """See `Runner`."""
+        mounted_home = Path(HOME)
         if launch.member is None:
             prepare(launch, directory, self._snapshot)
         else:
             workspace.prepare(launch, directory, self._snapshot)
+            mounted_home = _shared(directory, launch.run_id) / f"home-{launch.member.rank}"
         home = Path(f"{workspace.host_directory(launch, directory) / OUTSIDE}{launch.user.home}")
         home.parent.mkdir(parents=True)
         # What is mounted stays mounted: the command writes directly to the directory of the run.
-        (Path(HOME) if launch.member is None else _shared(directory, launch.run_id) / f"home-{launch.member.rank}").rename(home)
+        mounted_home.rename(home)
         host.copy_configuration(launch, home, from_image=True)
         has_starved = memory.watch_oom_kills()
         means, clock = list(_MEANS), Clock(launch.limits)

@@ -43,6 +43,8 @@ _LEAD = 28
 """Bytes before a run in which a token with dots or slashes may begin (`hooks.slack.com/...`)."""
 _NEAR = 80
 """Bytes on each side of a run in which the mark of a long value may be."""
+_CONTROL = bytes(byte for byte in range(32) if byte not in b"\b\t\n\f\r\x1b")
+"""Characters that text and what terminals receive hardly have. Numbers as bytes have some, even if no byte is 0."""
 _IN_RUN = bytes(97 if (chr(byte).isalnum() and byte < 128) or byte in b"_-+/=" else 32 for byte in range(256))
 
 
@@ -118,7 +120,8 @@ def in_chunks(chunks: Iterable[bytes], path: str = "") -> list[tuple[int, str]]:
     elif first[:3] == b"\x1f\x8b\x08":
         chunks = _inflated(chain([first], chunks))
         first = next(chunks, b"")
-    text = first.count(b"\0", 0, 8192) * 100 <= min(len(first), 8192)
+    head = first[:8192]
+    text = (len(head) - len(head.translate(None, _CONTROL))) * 100 <= len(head)
     program = first.startswith((b"\x7fELF", b"!<arch>"))
     matches = dict.fromkeys(_in_known_file(path, first[:_HEAD], text=text))
     code = _PROGRAM.fullmatch(path) is not None

@@ -110,6 +110,16 @@ def test_a_notebook_with_many_pictures(tmp_path: Path) -> None:
     assert [secret.kind for secret in in_file(tmp_path / "nb.ipynb")] == ["GitHub token"]
 
 
+def test_numbers_as_bytes_are_not_searched_for_named_values(tmp_path: Path) -> None:
+    """Random ones look like settings here and there, also if no byte of them is 0."""
+    setting = b'\npassword = "' + b'Zx9qLm2Vt7Rk4Wp8"\n'
+    numbers = random.Random(5).randbytes(9000).replace(b"\0", b"\1")
+    (tmp_path / "batches.bin").write_bytes(numbers + setting)
+    assert not list(in_file(tmp_path / "batches.bin"))
+    (tmp_path / "console.log").write_bytes(b"\x1b[32m 10%\b\b\b 20%\r\n" * 500 + setting)
+    assert [secret.line for secret in in_file(tmp_path / "console.log")] == [502]
+
+
 def test_secrets_in_utf_16_are_found(tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_text("a\nhf_AbCdEfGhIjKlMnOp" + "QrStUvWxYz01234567\n", encoding="utf-16")
     assert list(in_file(tmp_path / "x.txt")) == [Secret("x.txt", 2, "Hugging Face token")]
