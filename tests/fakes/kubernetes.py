@@ -79,7 +79,7 @@ class Cluster:
         self._stop(name)
 
     def _stop(self, name: str) -> None:
-        for pod_name, pod in self.pods.items():
+        for pod_name, pod in list(self.pods.items()):  # each pod has a thread, which may remove it
             if pod_name.startswith(f"{name}-") and pod["status"]["phase"] in ("Pending", "Running"):
                 pod["metadata"]["deletionTimestamp"] = _now()
 
@@ -111,7 +111,7 @@ def api_server(cluster: Cluster, directory: Path) -> Iterator[Path]:
             objects = cluster.jobs if kind == "jobs" else cluster.pods
             if not name:
                 label, _, value = query["labelSelector"].partition("=")
-                found = [item for item in objects.values() if item["metadata"]["labels"].get(label) == value]
+                found = [item for item in list(objects.values()) if item["metadata"]["labels"].get(label) == value]
                 return self._answer(200, {"kind": "PodList", "apiVersion": "v1", "items": found})
             if name not in objects:
                 return self._refuse(404, "NotFound", f'{kind} "{name}" not found')
