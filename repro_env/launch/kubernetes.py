@@ -383,30 +383,39 @@ class Kubernetes(Engine):
         return f"kubectl delete job -n {namespace} {name}"
 
     def logs(self, job: str) -> tuple[bytes, bytes]:
-        """See `Engine`. Everything is on stdout. It is asked for every two seconds, and kept in the job's directory."""
+        """See `Engine`. Everything is on stdout. It is asked for every two seconds, and kept in the job's directory.
+
+        Each of several pods has a log of its own there, as ranks have in the directory of a run. What is kept of a pod that Kubernetes
+        has removed stays.
+        """
         if time.monotonic() < self._due:
             return b"", b""
         self._due = time.monotonic() + _PAUSE
-        mode, text = "ab" if self._last else "wb", b""
+        text = b""
         with contextlib.suppress(EngineError):
             for pod in _newest(self._pods(job)):
-                text += self._new_lines(job, pod)
-        with (self._directory / STDOUT).open(mode) as file:
-            file.write(text)
+                text += self._keep_new_lines(job, pod)
         return text, b""
 
-    def _new_lines(self, job: str, pod: Mapping[str, Any]) -> bytes:
-        """Return what a pod has printed since the last call."""
+    def _keep_new_lines(self, job: str, pod: Mapping[str, Any]) -> bytes:
+        """Return what a pod has printed since the last call, and write it to the pod's log."""
         name = pod["metadata"]["name"]
         last = self._last.get(name, "")
         since = f"&sinceTime={urllib.parse.quote(last)}" if last else ""
         container = _PREPARE if _has_failed(pod) else _RUN
         done = self._raw("get", job, f"/{name}/log?container={container}&timestamps=true{since}", kind="pods")
-        lines = [line.partition(b" ")[::2] for line in done.stdout.splitlines(keepends=True)] if not done.code else []
+        if done.code:
+            return b""
+        lines = [line.partition(b" ")[::2] for line in done.stdout.splitlines(keepends=True)]
         new = [(stamp.decode("ascii", "replace"), text) for stamp, text in lines if stamp.decode("ascii", "replace") > last]
         if new:
             self._last[name] = new[-1][0]
-        return b"".join(text for _, text in new)
+        text = b"".join(text for _, text in new)
+        path = self._directory / (f"ranks/{_index(pod)}" if _is_indexed(pod) else "") / STDOUT
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab" if last else "wb") as file:
+            file.write(text)
+        return text
 
     @property
     def _run_id(self) -> str:
@@ -558,6 +567,11 @@ def _index(pod: Mapping[str, Any]) -> int:
     """Return the number of the node of a pod, from 0."""
     text = str(((pod.get("metadata") or {}).get("annotations") or {}).get(INDEX, ""))
     return int(text) if text.isdecimal() else 0
+
+
+def _is_indexed(pod: Mapping[str, Any]) -> bool:
+    """Whether a pod is one of several."""
+    return INDEX in ((pod.get("metadata") or {}).get("annotations") or {})
 
 
 def _state_of(pod: Mapping[str, Any], digests: frozenset[str], *, is_deleted: bool) -> State:

@@ -14,6 +14,7 @@ import yaml
 from repro_env.launch import kubernetes
 from repro_env.launch.engine import State
 from repro_env.launch.kubernetes import Job, Kubernetes, Resources, name_of, parse, parse_claim, render
+from repro_env.runs.records import records
 from repro_env.schema.errors import EngineError, RunError, UsageError
 from repro_env.schema.run import Mount
 from tests.fakes.kubernetes import validate
@@ -412,6 +413,16 @@ def test_the_logs_of_all_pods_are_read_each_from_where_it_was(tmp_path: Path, mo
     assert engine.logs("/default/x") == (b"rank 0\nrank 1\n", b"")
     (tmp_path / "log-1").write_text("2026-11-28T01:00:01Z rank 1\n2026-11-28T01:00:02Z more\n")
     assert engine.logs("/default/x") == (b"more\n", b"")
+    environ = kubectl(tmp_path, f"case $* in {logs} *) echo '{json.dumps({'items': pods(RUNNING)})}';; esac")
+    assert Kubernetes(tmp_path, environ, CONFIG).logs("/default/x") == (b"rank 0\n", b""), "Kubernetes has removed pod 1"
+    assert [path.read_text() for path in records.logs(tmp_path) if path.exists()] == ["rank 0\n", "rank 1\nmore\n"]
+
+
+@pytest.mark.parametrize("answer", ["exit 1", "echo '{\"items\": []}'"])
+def test_a_log_is_kept_when_the_cluster_does_not_answer_or_has_removed_the_pod(tmp_path: Path, answer: str) -> None:
+    (tmp_path / "stdout.log").write_text("kept\n")
+    assert Kubernetes(tmp_path, kubectl(tmp_path, answer), CONFIG).logs("/default/x") == (b"", b"")
+    assert (tmp_path / "stdout.log").read_text() == "kept\n"
 
 
 def test_a_refused_job_is_an_error_and_leaves_no_secret(tmp_path: Path) -> None:
