@@ -14,7 +14,7 @@ TRAINERS := build/trainers
 TORCH ?= torch==2.13.0+cpu
 # Files of tests at a time: on two cores three more than those, since a test waits a part of its time.
 WORKERS ?= 5
-.PHONY: help demo test pythons coverage soak lint bench relock clean tool dev trainers
+.PHONY: help demo test pythons coverage parts soak lint bench relock clean tool dev trainers
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,6 +56,9 @@ pythons: trainers ## the quick tests under the oldest and the newest other Pytho
 coverage: trainers ## which statements the tests run, by module, without end-to-end tests (about 15 minutes)
 	$(WITH) $(DEV)/bin/python -m pytest -q -m "not soak" -n $(WORKERS) --dist loadfile --no-loadscope-reorder --cov --cov-report=term \
 		$(foreach part,e2e fidelity hostile isolation,--ignore tests/$(part)) $(ARGS)
+
+parts: dev ## tests with real parts of another Debian in a root of its own, as uid 0 (ARGS: a group, --keep)
+	$(DEV)/bin/python -m tests.roots check $(ARGS)
 
 # Two files at a time: the counts of some take an hour, and need most of two cores.
 soak: trainers ## the long counts (over an hour); results go to benchmarks/results/

@@ -90,6 +90,8 @@ def slurm(directory: Path) -> Iterator[Slurm]:
     (directory / "munge.key").write_bytes(secrets.token_bytes(1024))
     (directory / "munge.key").chmod(0o600)
     (directory / "plugstack.conf").touch()
+    if not subprocess.run(["slurmd", "-V"], capture_output=True, text=True, check=True).stdout.startswith("slurm-wlm 22."):
+        (directory / "cgroup.conf").write_text("CgroupPlugin=disabled\n")  # 22.05 does not know it
     (directory / "os-release").write_text('PRETTY_NAME="Node of a test cluster"\nID=debian\n')
     configuration = directory / "slurm.conf"
     with _free_ports() as (controller, daemon):

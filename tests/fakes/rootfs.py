@@ -115,7 +115,7 @@ def _python(base: Path) -> None:
     listing = (
         f"import {IMPORTS}, site, sys; print(sys._base_executable); "
         "print(*sorted({m.__file__ for m in sys.modules.values() if getattr(m, '__file__', None)}), "
-        "*(os.path.dirname(os.__file__) + name for name in ('/os.py', '/collections/abc.py')), sep='\\n')"
+        "*filter(os.path.exists, (os.path.dirname(os.__file__) + name for name in ('/os.py', '/collections/abc.py'))), sep='\\n')"
     )
     done = subprocess.run([sys.executable, "-I", "-S", "-c", listing], capture_output=True, text=True, check=True)
     executable, *modules = done.stdout.splitlines()

@@ -24,11 +24,11 @@ from repro_env.schema import codec
 from repro_env.schema.errors import EngineError
 from tests.parts import need
 
-DOCKER = "unix:///var/run/docker.sock"
+DOCKER = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
 
 
 def docker() -> str:
-    """The address of the machine's Docker."""
+    """The address of the Docker that the tests use: $DOCKER_HOST, else the machine's."""
     need(os.getuid() == 0 and answers(DOCKER), "a Docker engine that answers, and uid 0 (.ci/run starts one)")
     return DOCKER
 
