@@ -103,7 +103,7 @@ def command(
     \b
       bitwise           every byte of every result is equal
       equal except for  every difference has a reason, and is shown with it
-      numeric           only rounding differs: tensors within a relative L2 distance of 0.01, numbers in text within 0.001
+      numeric           only rounding differs: tensors within a relative L2 distance of 0.01, numbers in text within 0.00001
       different         anything else, such as a result that is missing or new
 
     A difference has a reason in three cases: each value belongs to its own run (a time between its start and end, its run ID,

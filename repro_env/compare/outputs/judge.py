@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -32,6 +31,7 @@ from repro_env.compare.outputs.evidence import Evidence, OneToOne
 from repro_env.compare.outputs.fields import Field, all_fields
 from repro_env.compare.outputs.formats import read
 from repro_env.compare.outputs.ignore import Ignore, accept, accept_line
+from repro_env.compare.outputs.rounding import only_rounds
 from repro_env.compare.outputs.tensors import Answer
 from repro_env.schema import redact
 from repro_env.schema.codec import Frozen
@@ -45,10 +45,6 @@ _TENSOR = "(tensor)"
 _NOT_ACCEPTED = ("(more)", "(size)", "(bytes)", _TENSOR)
 """Places that `--ignore` cannot accept."""
 _BYTES = re.compile(r"\(byte \d+\)")
-_CLOSE = 1e-3
-"""The largest relative distance of two numbers that counts as rounding. In measured runs that differed only in the number of
-threads, losses differed by a few units in the last place."""
-_NUMBER = re.compile(r"(?<![0-9A-Za-z_.])[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf)(?![0-9A-Za-z_])")
 _CUT = "…"
 """The start of a value of which only a part is known."""
 
@@ -248,23 +244,8 @@ def _printable(ignored: Ignored) -> Ignored:
 
 
 def _level(change: Change) -> Sameness:
-    """Return the level of a difference: numeric if only numbers with a fraction differ, and all of these are close."""
-    if change.then is None or change.now is None:
-        return "different"
-    old, new = _NUMBER.findall(change.then), _NUMBER.findall(change.now)
-    if len(old) != len(new) or not old or _NUMBER.sub("#", change.then) != _NUMBER.sub("#", change.now):
-        return "different"
-    return "numeric" if all(_close(*pair) for pair in zip(old, new, strict=True)) else "different"
-
-
-def _close(then: str, now: str) -> bool:
-    """Whether two numbers may differ because of rounding only."""
-    if then == now:
-        return True
-    if not any(mark in then for mark in ".eE") or not any(mark in now for mark in ".eE"):
-        return False  # integers are counts
-    left, right = float(then), float(now)
-    return left == right or (math.isfinite(left - right) and abs(left - right) <= _CLOSE * max(abs(left), abs(right)))
+    """Return the level of a difference: numeric if only rounding differs."""
+    return "numeric" if only_rounds(change.then or "", change.now or "") else "different"
 
 
 def _why(changes: Sequence[Change], different: Sequence[TensorDifference], answer: Answer) -> str:

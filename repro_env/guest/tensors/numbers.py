@@ -9,6 +9,8 @@ from .tensor import FLOATS, KINDS, PARTS, Tensor
 
 _CHUNK = 1 << 20
 """Elements of a tensor that are compared at once."""
+_ROUNDING = 4
+"""Whole numbers with a distance of more units in the last place are counts: labels, steps, years."""
 
 
 def difference_of(left: Tensor, right: Tensor, numpy: Any) -> "dict[str, Any]":
@@ -33,7 +35,7 @@ def difference_of(left: Tensor, right: Tensor, numpy: Any) -> "dict[str, Any]":
         "count": len(left.data) // size // parts,
         "differing": total.differing,
         "at": _index(total.first, left.shape) if supported else [total.first],
-        "ulp": total.ulp if KINDS[dtype][1] in FLOATS else -1,
+        "ulp": total.ulp if KINDS[dtype][1] in FLOATS and not (total.whole and total.ulp > _ROUNDING) else -1,
         "absolute": to_finite(total.absolute),
         "diff2": to_finite(total.diff2),
         "left2": to_finite(total.left2),
@@ -66,6 +68,8 @@ class Sum:
         self.left2 = 0.0
         self.specials = 0
         """Elements that are NaN or infinite on one side only."""
+        self.whole = True
+        """Whether all numbers that differ are whole numbers."""
 
     def plain(self, dtype: str, at: int, left: bytes, right: bytes) -> None:
         """Add a piece, `at` elements from the beginning, without NumPy."""
@@ -88,6 +92,7 @@ class Sum:
             self.absolute = max(self.absolute, distance)
             self.diff2 += _square(distance)
             if floating:
+                self.whole = self.whole and old % 1 == 0 == new % 1
                 self.ulp = max(self.ulp, abs(ranks[0][number] - ranks[1][number]))
 
     def fast(self, numpy: Any, dtype: str, at: int, left: "memoryview", right: "memoryview") -> None:
@@ -132,6 +137,8 @@ class Sum:
                 values, new_values = values[both], new_values[both]
                 bits = [raw[both] for raw in bits]
             distance = numpy.abs(values - new_values)
+            moved = distance > 0
+            self.whole = self.whole and all(bool((side[moved] % 1 == 0).all()) for side in (values, new_values))
             self.absolute = max(self.absolute, float(distance.max()))
             self.diff2 += float(numpy.square(distance).sum())
             ranks = [_fast_ranks(numpy, raw, size, kind) for raw in bits]

@@ -32,6 +32,8 @@ _BITS = 10000
 """An integer with more bits is shown in hexadecimal: Python refuses to write so many decimal digits."""
 _FAR = 0.01
 """`compare.outputs.tensors.NEAR`."""
+_FAR_DOUBLE = 1e-5
+"""`compare.outputs.tensors.NEAR_DOUBLE`."""
 
 
 def compare(left: str, right: str, numpy: Any) -> "dict[str, Any]":
@@ -40,7 +42,8 @@ def compare(left: str, right: str, numpy: Any) -> "dict[str, Any]":
     problem      why they cannot be compared; then the only key
     tensors      number of tensors on the left
     different    tensors that differ, the 100 that differ most (see `difference_of`); `unequal` counts all of them
-    odd          of these, tensors without floats, with different shapes or dtypes, or with NaN or infinity on one side only
+    odd          of these, tensors without floats, with different shapes or dtypes, or with NaN or infinity on one side only;
+                 and doubles with a relative L2 distance over 0.00001
     far          of the remaining tensors, those with a relative L2 distance over 0.01
     diff2/left2  of the remaining tensors, the sums of squares: of the differences, of the left side
     missing/new  names of tensors on one side only, at most 100; `gone` and `come` count all of them
@@ -61,7 +64,7 @@ def compare(left: str, right: str, numpy: Any) -> "dict[str, Any]":
         return {"problem": "the comparison ran out of memory"}
     except Exception as error:
         return {"problem": _clean("%s: %s" % (type(error).__name__, error))[:_PROBLEM]}
-    floats = [tensor for tensor in unequal if tensor.get("ulp", -1) >= 0 and not tensor["specials"]]
+    floats = [tensor for tensor in unequal if not is_odd(tensor)]
     worst = sorted(range(len(unequal)), key=lambda number: -relative_distance(unequal[number]))[:_TENSORS]
     missing = [place for place in before.tensors if place not in now.tensors]
     new = [place for place in now.tensors if place not in before.tensors]
@@ -86,6 +89,12 @@ def compare(left: str, right: str, numpy: Any) -> "dict[str, Any]":
         "other": len(rows),
         "names": sorted(_clean(name) for name in names[:_NAMES] if len(name) <= _LONGEST_NAME),
     }
+
+
+def is_odd(tensor: "dict[str, Any]") -> bool:
+    """Whether rounding cannot explain the difference, because of what the tensor holds."""
+    odd = tensor.get("ulp", -1) < 0 or tensor["specials"] > 0
+    return odd or (tensor["dtype"] in ("F64", "C128") and relative_distance(tensor) > _FAR_DOUBLE)
 
 
 def _unequal(before: Flat, now: Flat, numpy: Any) -> "Iterator[dict[str, Any]]":

@@ -15,7 +15,7 @@ from repro_env.compare.outputs import results
 from repro_env.compare.outputs import verdict as judging
 from repro_env.compare.outputs.evidence import of_run
 from repro_env.compare.outputs.results import Globs, Side
-from repro_env.compare.outputs.verdict import Verdict
+from repro_env.compare.outputs.verdict import Promise, Verdict
 from repro_env.schema import fingerprints as digests
 from repro_env.schema.run import DrawnIds, End, LocalFacts, Outcome
 from tests.compare.outputs.sides import BITWISE, look
@@ -29,11 +29,11 @@ def cases(*names: str) -> list[dict[str, Any]]:
     return [json.loads(line) for name in names for line in (PLANTED / f"{name}.jsonl").read_text().split("\n") if line]
 
 
-def judge(case: dict[str, Any], directory: Path) -> Verdict:
+def judge(case: dict[str, Any], directory: Path, promise: Promise = BITWISE) -> Verdict:
     """Give the verdict on the outputs of a case."""
     entries = case.get("files") or [{**case, "path": case["file"]}]
     left, right = (_side(name, entries, directory / name) for name in ("then", "now"))
-    return judging.verdict(results.compare(left, right, Globs(), look), BITWISE)
+    return judging.verdict(results.compare(left, right, Globs(), look), promise)
 
 
 def _side(name: str, entries: list[dict[str, Any]], directory: Path) -> Side:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.compare.outputs import corpus
+from tests.compare.outputs.sides import NUMERIC
 
 
 @pytest.mark.parametrize(
@@ -17,6 +18,19 @@ def test_a_planted_difference_is_found(case: dict[str, Any], tmp_path: Path) -> 
     found = corpus.judge(case, tmp_path)
     assert found.level in ("different", "numeric"), found.sentence
     assert not found.same
+
+
+@pytest.mark.parametrize("case", corpus.cases("rounding"), ids=lambda case: case["name"])
+def test_a_difference_that_rounding_cannot_explain_is_different(case: dict[str, Any], tmp_path: Path) -> None:
+    found = corpus.judge(case, tmp_path, NUMERIC)
+    assert (found.level, found.same) == ("different", False), found.sentence
+
+
+@pytest.mark.parametrize("case", corpus.cases("rounded"), ids=lambda case: case["name"])
+def test_a_difference_that_rounding_explains_is_numeric(case: dict[str, Any], tmp_path: Path) -> None:
+    found = corpus.judge(case, tmp_path, NUMERIC)
+    assert (found.level, found.same) == ("numeric", True), found.sentence
+    assert not corpus.judge(case, tmp_path).same
 
 
 @pytest.mark.parametrize("case", corpus.cases("accepted"), ids=lambda case: case["name"])
