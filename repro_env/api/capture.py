@@ -26,6 +26,7 @@ from repro_env.environment.secrets.bundles import SecretSearch
 from repro_env.io import machine
 from repro_env.runs.start import sourcedirectory
 from repro_env.sandbox import plan
+from repro_env.schema.environment import Environ
 from repro_env.schema.progress import SILENT, Tell
 from repro_env.schema.run import Mount
 from repro_env.specs.argument import Opened
@@ -67,7 +68,7 @@ def capture(
     Raises `CaptureError` and other errors of this package.
     """
     machine.platform()  # first, because it raises if images for this machine are not supported
-    store, environ, added = Store.open(), dict(os.environ), tuple(dict.fromkeys(env))
+    store, environ, added = Store.open(), Environ(os.environ), tuple(dict.fromkeys(env))
     variables.check_added(added, environ)
     request = CodeRequest(
         source=Path(source).resolve(),
@@ -78,7 +79,8 @@ def capture(
         data=absolute_pairs_of(data),
     )
     target = targets.choose(python, environ, request.source)
-    tell(f"python  {target.path} ({target.why})")
+    own = "; repro-env is installed in it" if target.is_own else ""
+    tell(f"python  {target.path} ({target.why}{own})")
     code = capturedcode.look(request, environ, target.venv, store, tell)
     search = SecretSearch(request.not_secret, store.facts)
     lock_request = LockRequest(

@@ -24,7 +24,7 @@ from repro_env.environment.python import selection as targets
 from repro_env.environment.python.externalpaths import python_path
 from repro_env.environment.python.selection import Target
 from repro_env.runs.start import sourcedirectory
-from repro_env.schema.environment import values_of
+from repro_env.schema.environment import Environ, values_of
 from repro_env.schema.errors import DriftError, LockError, NetworkError
 from repro_env.schema.progress import SILENT, Tell
 from repro_env.schema.spec import Spec
@@ -48,7 +48,7 @@ def check(
     python: str | None = None,
     source: Path | str | None = None,
     data: Pairs = (),
-    environ: Mapping[str, str] = os.environ,
+    environ: Mapping[str, str] | None = None,
     store: Store | None = None,
     tell: Tell = SILENT,
 ) -> CheckResult:
@@ -56,7 +56,7 @@ def check(
 
     The options are those of `repro-env check`. Raises `DriftError` if there is nothing to compare, and what a capture raises.
     """
-    store = store or Store.open()
+    store, environ = store or Store.open(), Environ(os.environ if environ is None else environ)
     opened = open_spec(spec, store=store, tell=tell)
     given = None if source is None else Path(source).resolve()
     is_trusted = sourcedirectory.is_trusted(opened.spec, opened.directory, store)
@@ -104,15 +104,16 @@ def _choose_python(spec: Spec, python: str | None, environ: Mapping[str, str], s
         return targets.captured(command)
     if python is not None and "/" in python:
         python = str(Path(python).absolute())
-    chosen = targets.choose(python, environ, source)
+    chosen = targets.find(python, environ, source)
     if chosen.explicit:
         return chosen
+    name = "ENV" if chosen.is_own else shlex.quote(str(chosen.path))
     raise DriftError(
         "the captured environment is not on this machine"
         if is_trusted
         else "this spec was not captured here, so its Python is not started",
         where=command,
-        hint=f"name the environment (--python {shlex.quote(str(chosen.path))}), or check the code alone with --project",
+        hint=f"name the environment (--python {name}), or check the code alone with --project",
     )
 
 

@@ -12,6 +12,7 @@ from repro_env.compare.environments import code, comparison, sides
 from repro_env.compare.environments.difference import Difference, NotCompared, sort_differences
 from repro_env.compare.environments.sides import LiveOperand, Side, parse_operand
 from repro_env.environment.python import selection
+from repro_env.schema.environment import Environ
 from repro_env.schema.progress import SILENT, Tell
 from repro_env.schema.spec import Spec
 from repro_env.specs.argument import current_directory
@@ -52,7 +53,7 @@ def diff(
     right: str,
     *,
     start: Path | None = None,
-    environ: Mapping[str, str] = os.environ,
+    environ: Mapping[str, str] | None = None,
     store: Store | None = None,
     tell: Tell = SILENT,
 ) -> DiffResult:
@@ -62,6 +63,7 @@ def diff(
     a capture raises.
     """
     start, store = start or current_directory(), store or Store.open()
+    environ = Environ(os.environ if environ is None else environ)
     operands = parse_operand(left, start, store), parse_operand(right, start, store)
     specs = [operand.spec for operand in operands if isinstance(operand, Side)]
     like = next(iter(specs), None)

@@ -62,6 +62,7 @@ from repro_env.sandbox.session import FORWARDED
 from repro_env.sandbox.workspace import collect, is_collected
 from repro_env.sandbox.workspace import prepare as prepare_workspace
 from repro_env.schema import redact
+from repro_env.schema.environment import Environ
 from repro_env.schema.errors import RecordError, ReproEnvError, UsageError
 from repro_env.schema.progress import SILENT, Tell
 from repro_env.schema.run import (
@@ -197,7 +198,7 @@ def options_of(
     return RunOptions(
         command=tuple(command),
         here=current_directory(),
-        environ=dict(os.environ),
+        environ=Environ(os.environ),
         data=pairs_of(data),
         checkpoints=pairs_of(checkpoints),
         determinism=determinism,

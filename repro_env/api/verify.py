@@ -33,7 +33,7 @@ from repro_env.runs.records.records import Run
 from repro_env.runs.start.request import RunOptions, read_env_file
 from repro_env.sandbox import plan
 from repro_env.sandbox.runner import Runner
-from repro_env.schema.environment import values_of
+from repro_env.schema.environment import Environ, values_of
 from repro_env.schema.progress import SILENT, Details, Tell
 from repro_env.schema.run import End, RunnerName
 from repro_env.schema.spec import Spec
@@ -72,7 +72,7 @@ def verify(
     runner: RunnerName | None = None,
     keep: bool = False,
     output: bool = False,
-    environ: Mapping[str, str] = os.environ,
+    environ: Mapping[str, str] | None = None,
     store: Store | None = None,
     tell: Tell = SILENT,
     backend: Runner | None = None,
@@ -89,6 +89,7 @@ def verify(
     `UsageError` if it needs values of variables, and the errors of `execute` before a run starts.
     """
     here, store = current_directory(), store or Store.open()
+    environ = Environ(os.environ if environ is None else environ)
     directory = run if isinstance(run, Path) else None if isinstance(run, str) else run.directory
     searched = find_runs_directory(absolute(runs), here) if directory is None else directory.absolute().parent
     first = records.read(records.find(searched, str(run) if directory is None else directory.name))

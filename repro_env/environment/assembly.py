@@ -20,6 +20,7 @@ from repro_env.schema import redact
 from repro_env.schema.artifact import TreeBlob
 from repro_env.schema.environment import Bundled, Excluded, Startup, Variable, Variables, values_of
 from repro_env.schema.image import Config, Expected, Layer
+from repro_env.schema.messages import shorten
 from repro_env.schema.spec import Data, Defaults, Hints, Identity, InstalledFrom, Observed, Rules, Runtime, Source, Spec
 from repro_env.version import __version__
 
@@ -159,6 +160,8 @@ def _notes(locked: LockedEnvironment) -> Iterator[str]:
     prefix = locked.live.sites[0].prefix
     for directory in metadata.unrelated_directories(prefix) if locked.live.facts.kind == "conda" else ():
         yield f"{prefix}/{directory} is {_UNRELATED[directory]}: not part of this environment, not captured"
+    if locked.lacking:
+        yield f"the project requires packages that this environment does not have: {shorten(locked.lacking, 5)}"
 
 
 def _bundled(locked: LockedEnvironment) -> Iterator[Bundled]:

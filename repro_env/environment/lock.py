@@ -15,7 +15,7 @@ from repro_env.environment.conda import metadata as records
 from repro_env.environment.live import LiveEnvironment, Request, inspect
 from repro_env.environment.machine import homefiles
 from repro_env.environment.overlay import overlay
-from repro_env.environment.python import caveats, distributions, interpreter, packagemanagers
+from repro_env.environment.python import caveats, distributions, interpreter, packagemanagers, requirements
 from repro_env.environment.python.distributions import InstalledDistribution
 from repro_env.environment.python.externalpaths import on_host
 from repro_env.environment.python.sites import Site, list_files
@@ -24,6 +24,7 @@ from repro_env.environment.system.tree import Tree
 from repro_env.environment.wheels import composition
 from repro_env.environment.wheels import identification as wheels
 from repro_env.oci import conda as rule
+from repro_env.schema import redact
 from repro_env.schema.environment import Bundled
 from repro_env.schema.errors import CaptureError
 from repro_env.schema.image import Layer
@@ -46,6 +47,8 @@ class LockedEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     overlay: Tree | None
     home_files: tuple[Bundled, ...]
     """Configuration files of libraries, by path below the home directory."""
+    lacking: tuple[str, ...]
+    """Requirements of the project that the environment does not have."""
     unknown: tuple[str, ...]
 
     @property
@@ -104,6 +107,9 @@ def lock(request: Request, tell: Tell, secrets: SecretSearch | None = None) -> L
             wheels.identify, scanned.distributions, facts.layout, store=store, tell=tell, search=secrets, sources=sources
         )
         live = inspect(request, facts, scanned, meta.library_owners(facts.layout.prefix))
+        lacking = requirements.missing(request.workspace, facts.interpreter.version, live.startup.sys_path)
+        if not isinstance(request.target, str):
+            request.target.check_requirements(lacking)
         identified = answer.result()
     for site in live.sites[1:]:
         if more := site.scanned.distributions:
@@ -143,6 +149,7 @@ def lock(request: Request, tell: Tell, secrets: SecretSearch | None = None) -> L
         ),
         overlay=overlay_tree,
         home_files=home.files,
+        lacking=tuple(map(redact.line, lacking)),
         unknown=(*meta.problems, *home.problems, *skipped, *caveats.of_environment(request, live, overlay_tree)),
     )
 

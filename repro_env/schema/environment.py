@@ -118,6 +118,13 @@ class Variable(Frozen, frozen=True, kw_only=True):
     value: Line
 
 
+class Environ(dict[str, str]):
+    """The environment variables of a process. Its text has no values: help, tracebacks and debuggers print it."""
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} environment variables>"
+
+
 def values_of(variables: Iterable[Variable]) -> dict[str, str]:
     """Return the values of environment variables by name."""
     return {variable.name: variable.value for variable in variables}

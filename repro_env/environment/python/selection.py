@@ -20,6 +20,7 @@ from repro_env.environment.git import command as gitask
 from repro_env.environment.system.tree import chain
 from repro_env.io.files import read_regular
 from repro_env.schema.errors import InterpreterError
+from repro_env.schema.messages import shorten
 
 _SETTINGS = 1 << 20
 """Maximum bytes of a pyvenv.cfg."""
@@ -46,12 +47,46 @@ class Target(msgspec.Struct, frozen=True):
         prefix = self.path.parent.parent
         return prefix if (prefix / "pyvenv.cfg").is_file() else None
 
+    @property
+    def is_own(self) -> bool:
+        """Whether repro-env itself is installed in this environment."""
+        links = [Path(link).parents[1] for link in (str(self.path), *chain(str(self.path)))]
+        prefix = next((link for link in links if (link / "pyvenv.cfg").is_file()), links[-1])
+        return os.path.realpath(prefix) == os.path.realpath(sys.prefix)
+
+    @property
+    def is_guess(self) -> bool:
+        """Whether it was only found on this machine: neither an option nor a variable names it, and it is not in the project."""
+        return not self.explicit and self.why != _IN_PROJECT
+
+    def check_requirements(self, lacking: Sequence[str]) -> None:
+        """Raise `InterpreterError` if it lacks what the project requires, and nothing says that it is the project's environment."""
+        if lacking and (self.is_guess or (self.is_own and self.why.startswith("$"))):
+            raise InterpreterError(
+                f"this environment lacks what the project requires: {shorten(lacking, 3)}",
+                where=self.name,
+                hint=f"activate the project's environment or name it with --python ENV; if it is this one: --python {self.path}",
+            )
+
 
 def choose(python: str | None, environ: Mapping[str, str], source: Path) -> Target:
     """Choose the target for the code in `source` (absolute, resolved). Raises `InterpreterError` if there is none.
 
-    `python`: a binary, an environment's directory or the name of a program on PATH; None chooses by the order above.
+    `python`: a binary, an environment's directory or the name of a program on PATH; None chooses by the order above. The
+    environment of repro-env itself is refused unless something names it.
     """
+    target = find(python, environ, source)
+    if target.is_guess and target.is_own:
+        raise InterpreterError(
+            "this is the environment of repro-env itself, and nothing says that it is also the project's",
+            where=target.name,
+            hint=f"activate the project's environment or name it with --python ENV; if it is this one: --python {target.path}",
+        )
+    return target
+
+
+def find(python: str | None, environ: Mapping[str, str], source: Path) -> Target:
+    """Return the target of `choose`, even if it is the environment of repro-env itself."""
     if python is not None:
         return from_option(python, environ)
     found = next(_candidates(environ, source), None)
