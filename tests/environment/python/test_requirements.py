@@ -16,7 +16,7 @@ def missing(directory: Path, *installed: str) -> list[str]:
 
 def test_missing_and_old_packages_are_named_with_their_file(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text(
-        "# all of it\n-r more.txt\n-c limits.txt\n--index-url https://index.example/simple\n\nNumPy >= 2  # arrays\n"
+        "# all of it\n-r more.txt\n-c limits.txt\n--index-url https://pip.example.org/simple\n\nNumPy >= 2  # arrays\n"
         "scikit_learn==1.5 \\\n  --hash=sha256:00\nold ; python_version < '3.9'\nextra; extra == 'gpu'\ngone\n./local\n-e .\n"
     )
     (tmp_path / "more.txt").write_text("torch>=2\n-r requirements.txt\n-r absent.txt\n")
@@ -38,5 +38,5 @@ def test_a_project_without_requirements_lacks_nothing(tmp_path: Path) -> None:
 
 def test_files_that_cannot_be_read_as_requirements_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_bytes(b"[project\xff")
-    (tmp_path / "requirements.txt").write_bytes(b"\xff\xfe=\n==\nname @ https://x.example/name.whl\n")
+    (tmp_path / "requirements.txt").write_bytes(b"\xff\xfe=\n==\nname @ https://pip.example.org/name.whl\n")
     assert missing(tmp_path) == ["name (requirements.txt)"]
