@@ -1,6 +1,6 @@
 """The static probe: describe an interpreter without importing anything from its environment.
 
-Run as `python -I -S -B probe.py`; prints a JSON object. With `-S`, Python does not import `site`, so it executes no `.pth`
+Run as `python -I -S -B -X utf8 probe.py`; prints a JSON object. With `-S`, Python does not import `site`, so it executes no `.pth`
 file. In a venv, `sys.prefix` is then that of the base interpreter (before CPython 3.14), so this module finds the venv by its
 `pyvenv.cfg`, as `site.venv` does. The syntax is old on purpose: a Python that is too old to be captured must still report its
 version.

@@ -22,11 +22,16 @@ def write(report: "IO[str]", **facts: object) -> None:
     report.flush()
 
 
+def utf8(path: object) -> str:
+    """A path as UTF-8, whatever the encoding of this Python's file names is."""
+    return os.fsencode(str(path)).decode("utf-8", "surrogateescape")
+
+
 def path_at_start() -> "list[str]":
     """`sys.path` without the entry that Python adds for the script."""
-    entries = [str(entry) for entry in AT_START]
+    entries = [utf8(entry) for entry in AT_START]
     directory = os.path.dirname(os.path.abspath(__file__))
-    if not getattr(sys.flags, "safe_path", False) and entries and os.path.abspath(entries[0]) == directory:
+    if not getattr(sys.flags, "safe_path", False) and entries and os.path.abspath(str(AT_START[0])) == directory:
         del entries[0]
     return entries
 
@@ -35,7 +40,7 @@ def user_base() -> str:
     """The base directory of the user's packages (PEP 370); empty if Python does not use it."""
     import site
 
-    return str(site.getuserbase()) if getattr(site, "ENABLE_USER_SITE", None) else ""
+    return utf8(site.getuserbase()) if getattr(site, "ENABLE_USER_SITE", None) else ""
 
 
 def current_locale() -> str:
@@ -62,7 +67,7 @@ def mapped_libraries() -> "list[str]":
         for line in maps:
             path = line.rstrip(b"\n").split(None, 5)[5:]
             if path and path[0].startswith(b"/") and b".so" in os.path.basename(path[0]) and os.path.exists(path[0]):
-                paths.add(os.fsdecode(path[0]))
+                paths.add(path[0].decode("utf-8", "surrogateescape"))
     return sorted(paths)
 
 

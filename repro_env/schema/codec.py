@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from repro_env.schema.errors import SpecError, SpecVersionError
+from repro_env.schema.errors import SpecError, SpecVersionError, UsageError
 
 
 class Frozen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -26,8 +26,18 @@ T = TypeVar("T")
 
 
 def canonical(value: Any) -> bytes:
-    """Encode a value in its canonical form: UTF-8 JSON with sorted keys and without white space."""
-    return msgspec.json.encode(value, order="sorted")
+    """Encode a value in its canonical form: UTF-8 JSON with sorted keys and without white space.
+
+    Raises `UsageError` for a text that is not UTF-8, which only a name in a file system can be (PEP 383).
+    """
+    try:
+        return msgspec.json.encode(value, order="sorted")
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            "this name is not valid UTF-8, which a spec and a record require",
+            where=repr(error.object.encode(errors="surrogateescape")),
+            hint="rename the file or directory",
+        ) from None
 
 
 def pretty(value: Any) -> bytes:

@@ -82,9 +82,10 @@ def _describe_excluded(root: Path, tree: selection.SourceTree) -> str:
 
 def system_paths(startup: StartupReport, sites: Sequence[Site]) -> tuple[str, ...]:
     """A line for each path on `sys.path`, or editable project, that belongs to the operating system and is not bundled."""
+    own = {Path(path) for site in sites for path in site.layout.sites}
     return tuple(
         f"{root} is on sys.path; it belongs to the operating system and is not bundled"
-        for root in sorted(filter(_is_system, _roots(startup, sites)))
+        for root in sorted(filter(_is_system, _roots(startup, sites) - own))
     )
 
 
