@@ -58,7 +58,8 @@ class Database(packages.Database):
     def __init__(self, root: Path = Path("/")) -> None:
         self._directory = root / "var/lib/dpkg"
         self._paragraphs = dict(_paragraphs(self._directory / "status"))
-        native = next((package.architecture for package in self._paragraphs if package.name == "dpkg"), "")
+        # An image of ours has no dpkg.
+        native = next((package.architecture for package in self._paragraphs if package.name in ("dpkg", "base-files")), "")
         super().__init__(self._paragraphs, native)
         self._diversions = _diversions(self._directory / "diversions")
         self._usr_merge_links = _usr_merge_links(root)
@@ -84,9 +85,14 @@ class Database(packages.Database):
         return [self._apply_diversion(package, line) for line in lines if line.startswith("/") and line != "/."]
 
     def database_files(self, packages: Iterable[Package]) -> dict[str, bytes]:
-        """A status file with the unchanged paragraphs of these packages, sorted."""
-        text = "".join(self._paragraphs[package].text + "\n\n" for package in sorted(packages))
-        return {"/var/lib/dpkg/status": text.encode(errors="surrogateescape")}
+        """A status file with the unchanged paragraphs of these packages, sorted, and the list of files of each.
+
+        With these, an environment can be captured inside the image. Paths are those on this machine, so no diversions are needed.
+        """
+        packages = sorted(packages)
+        texts = {"status": "".join(self._paragraphs[package].text + "\n\n" for package in packages)}
+        texts |= {self._list_name(package): "".join(f"{path}\n" for path in ("/.", *self.files(package))) for package in packages}
+        return {f"/var/lib/dpkg/{name}": text.encode(errors="surrogateescape") for name, text in texts.items()}
 
     def _spellings(self, path: str) -> list[str]:
         """A real path, and how packages spell it that were built before /bin, /lib and /sbin became links."""
@@ -102,12 +108,14 @@ class Database(packages.Database):
                 return diversion.to
         return path
 
+    def _list_name(self, package: Package) -> str:
+        """`name:arch.list` for packages that can be installed for several architectures, else `name.list`."""
+        exact = f"info/{package.name}:{package.architecture}.list"
+        return exact if (self._directory / exact).exists() else f"info/{package.name}.list"
+
     def _list(self, package: Package) -> bytes:
-        # `name:arch.list` for packages that can be installed for several architectures, else `name.list`.
-        exact = f"{self._directory}/info/{package.name}:{package.architecture}.list"
-        path = exact if Path(exact).exists() else f"{self._directory}/info/{package.name}.list"
         try:
-            with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - a thousand small files
+            with open(self._directory / self._list_name(package), "rb", buffering=0) as file:  # noqa: PTH123 - a thousand small files
                 return file.read()
         except FileNotFoundError:
             raise LockError(

@@ -1,7 +1,7 @@
 """Collect the interpreter as a file tree at its own absolute path: binary, libpython, standard library, headers.
 
 Base rule 1. Included: the binary and all links to it in its directory; libpython and the links to it; the standard library;
-the C headers and the Makefile that `sysconfig` reads; libraries in the interpreter's own prefix that any of these load.
+the wheels of `ensurepip`; the C headers and the Makefile that `sysconfig` reads; libraries in the interpreter's own prefix that any of these load.
 Excluded: `site-packages`, `dist-packages`, the tests of the standard library, `__pycache__`, static libraries, object files
 and Tcl/Tk scripts. A symlink to a file includes that file.
 """
@@ -21,6 +21,8 @@ from repro_env.store.hashes import FileHashes
 
 SHARED = ("/", "/usr", "/usr/local")
 """Prefixes that a Python shares with the rest of the system: other files there are not part of it."""
+WHEELS = "/usr/share/python-wheels"
+"""Where `ensurepip` of Debian's and Fedora's Python finds pip (`WHEEL_PKG_DIR` of sysconfig). `python -m venv` needs it."""
 _TESTS = frozenset({"test", "tests", "idle_test"})
 _SITE = frozenset({"site-packages", "dist-packages"})
 _OBJECTS = (".a", ".o")
@@ -43,6 +45,8 @@ def interpreter_tree(facts: Interpretation, environ: Mapping[str, str], hashes: 
     headers, name = Path(python.prefix, "include"), python.stdlib.rpartition("/")[2]
     for path in (headers / name, *headers.glob(f"*-linux-gnu*/{name}")):  # Debian has a second directory
         tree.add_directory(str(path), is_excluded)
+    if any(Path(directory, "ensurepip").is_dir() for directory in python.library) and not own_prefix(facts):
+        tree.add_directory(WHEELS)
     own = own_prefix(facts)
     if own:
         for library in loader.host(environ).resolve(binaries(python), python.executable).libraries:

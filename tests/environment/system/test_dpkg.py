@@ -138,6 +138,24 @@ def test_the_written_status_file_lists_the_same_packages(machine: Machine, tmp_p
     assert machine.database().packages == (kept[1], kept[0])
 
 
+def test_the_written_database_gives_the_same_owners_and_files(machine: Machine) -> None:
+    machine.install("libc6", "/lib/libc.so", exact=True)
+    machine.install("dash", "/bin/sh", Depends="libc6")
+    machine.install("gone", "/bin/gone")
+    (machine.root / "var/lib/dpkg/diversions").write_text("/bin/sh\n/bin/sh.distrib\nother\n")
+    database = machine.database()
+    kept = [package(database, "dash:amd64"), package(database, "libc6:amd64")]
+    files = database.database_files(kept)
+    (machine.root / "var/lib/dpkg").rename(machine.root / "old")
+    for path, text in files.items():
+        (machine.root / path[1:]).parent.mkdir(parents=True, exist_ok=True)
+        (machine.root / path[1:]).write_bytes(text)
+    written = machine.database()
+    assert [written.files(item) for item in kept] == [database.files(item) for item in kept]
+    assert written.owners(["/bin/sh.distrib", "/lib/libc.so", "/bin/gone"]).keys() == {"/bin/sh.distrib", "/lib/libc.so"}
+    assert written.database_files(kept) == files
+
+
 def test_a_missing_file_list_is_named(machine: Machine) -> None:
     machine.install("half")
     (machine.root / "var/lib/dpkg/info/half.list").unlink()
