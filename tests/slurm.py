@@ -1,6 +1,6 @@
 """A real Slurm for tests: Debian's munged, slurmctld and slurmd on this machine, with everything below one directory.
 
-The node has mount and UTS namespaces of its own, so programs see another machine: it has its own host name and
+Each node has mount and UTS namespaces of its own, so programs see another machine: it has its own host name and
 its own /etc/os-release, and a directory of the test is missing there.
 """
 
@@ -14,7 +14,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,13 +31,14 @@ AuthType=auth/munge
 AuthInfo=socket={root}/munge.socket,cred_expire=1
 CredType=cred/munge
 SlurmctldPort={controller}
-SlurmdPort={daemon}
 SlurmctldPidFile={root}/slurmctld.pid
-SlurmdPidFile={root}/slurmd.pid
+SlurmdPidFile={root}/slurmd-%n.pid
 SlurmctldLogFile={root}/slurmctld.log
-SlurmdLogFile={root}/slurmd.log
+SlurmdLogFile={root}/slurmd-%n.log
 StateSaveLocation={root}/state
-SlurmdSpoolDir={root}/spool
+SlurmdSpoolDir={root}/spool-%n
+SlurmdTimeout=15
+Prolog={root}/prolog
 PlugStackConfig={root}/plugstack.conf
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
@@ -50,15 +51,20 @@ SchedulerParameters=sched_min_interval=0,batch_sched_delay=0,defer_batch
 KillWait=5
 OverTimeLimit=0
 ReturnToService=2
-NodeName={node} NodeAddr=127.0.0.1 CPUs={cpus} State=UNKNOWN
+{nodes}
 PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
+
+
+_NODE = "NodeName={name} NodeAddr=127.0.0.1 NodeHostname={host} Port={port} CPUs={cpus} State=UNKNOWN"
 
 
 class Slurm(NamedTuple):
     configuration: Path
     hidden: Path
-    """A directory that the node does not have."""
+    """A directory that the nodes do not have."""
+    daemons: dict[str, subprocess.Popen[bytes]]
+    """`slurmctld`, and the slurmd of each node by its name."""
 
     @property
     def environ(self) -> dict[str, str]:
@@ -69,6 +75,26 @@ class Slurm(NamedTuple):
             words, env={**os.environ, **self.environ}, capture_output=True, text=True, check=True, timeout=60
         ).stdout
 
+    def lose(self, node: str) -> None:
+        """Kill the daemons of a node with SIGKILL. The run goes on there, as on a node that only lost its network."""
+        namespace = os.readlink(f"/proc/{self.daemons[node].pid}/ns/uts")  # noqa: PTH115  not a path
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                is_daemon = (entry / "comm").read_text().startswith(("slurmd", "slurmstepd"))
+                if is_daemon and os.readlink(entry / "ns/uts") == namespace:  # noqa: PTH115
+                    os.kill(int(entry.name), signal.SIGKILL)
+        self.daemons[node].wait()
+
+    def stop_controller(self, number: int = signal.SIGTERM) -> None:
+        """Stop slurmctld. With SIGKILL it has not saved what it knew."""
+        self.daemons["slurmctld"].send_signal(number)
+        self.daemons["slurmctld"].wait(20)
+
+    def start_controller(self, *options: str) -> None:
+        """Start slurmctld, and wait until it answers. The option `-c` makes it forget all jobs."""
+        self.daemons["slurmctld"] = _start(("slurmctld", "-D", "-f", str(self.configuration), *options))
+        _wait(lambda: _state(self), [self.daemons["slurmctld"]], self.configuration.parent)
+
     def start_again(self, job: str) -> None:
         """Start a job that was queued again, for which Slurm waits two minutes.
 
@@ -78,13 +104,21 @@ class Slurm(NamedTuple):
         self.ask("scontrol", "update", f"JobId={job}", "StartTime=now")
 
 
+def _start(command: Sequence[str]) -> subprocess.Popen[bytes]:
+    null = subprocess.DEVNULL
+    return subprocess.Popen(command, stdin=null, stdout=null, stderr=null, start_new_session=True)
+
+
 @contextlib.contextmanager
-def slurm(directory: Path) -> Iterator[Slurm]:
-    """A cluster of one node, whose name is `NODE`. `directory` is short enough for the path of a socket (108 bytes)."""
+def slurm(directory: Path, nodes: Sequence[str] = (NODE,)) -> Iterator[Slurm]:
+    """A cluster of nodes. `directory` is short enough for the path of a socket (108 bytes).
+
+    A file `fail-NODE` in it lets the prolog of that node fail.
+    """
     need(all(map(shutil.which, _PROGRAMS)), "Slurm: apt-get install slurmctld slurmd slurm-client munge")
     need(os.geteuid() == 0, "uid 0: slurmd is started here")
     hidden = directory / "login-only"
-    for path in (directory, hidden, directory / "state", directory / "spool"):
+    for path in (directory, hidden, directory / "state", *(directory / f"spool-{node}" for node in nodes)):
         path.mkdir(parents=True, exist_ok=True)
         path.chmod(0o755)  # as munged wants it
     (directory / "munge.key").write_bytes(secrets.token_bytes(1024))
@@ -93,62 +127,54 @@ def slurm(directory: Path) -> Iterator[Slurm]:
     if not subprocess.run(["slurmd", "-V"], capture_output=True, text=True, check=True).stdout.startswith("slurm-wlm 22."):
         (directory / "cgroup.conf").write_text("CgroupPlugin=disabled\n")  # 22.05 does not know it
     (directory / "os-release").write_text('PRETTY_NAME="Node of a test cluster"\nID=debian\n')
+    (directory / "prolog").write_text(f"#!/bin/sh\n[ ! -e {directory}/fail-$SLURMD_NODENAME ]\n")
+    (directory / "prolog").chmod(0o755)
     configuration = directory / "slurm.conf"
-    with _free_ports() as (controller, daemon):
-        configuration.write_text(
-            _CONFIGURATION.format(
-                root=directory,
-                host=os.uname().nodename,
-                controller=controller,
-                daemon=daemon,
-                node=NODE,
-                cpus=os.cpu_count(),
-            )
-        )
-    found = Slurm(configuration, hidden)
-    node = (
-        f"mount -t tmpfs none {hidden} && mount --bind {directory}/os-release /etc/os-release && hostname {NODE} && "
-        f"exec slurmd -D -f {configuration} -N {NODE}"
-    )
-    commands = (
-        ("munged", "--foreground", f"--key-file={directory}/munge.key", f"--socket={directory}/munge.socket",
-         f"--pid-file={directory}/munged.pid", f"--log-file={directory}/munged.log", f"--seed-file={directory}/munge.seed"),
-        ("slurmctld", "-D", "-f", str(configuration), "-c"),
-        ("unshare", "--mount", "--uts", "--propagation", "private", "sh", "-c", node),
+    host = os.uname().nodename
+    with _free_ports(1 + len(nodes)) as (controller, *ports):
+        lines = [
+            _NODE.format(name=name, host=host, port=port, cpus=os.cpu_count()) for name, port in zip(nodes, ports, strict=True)
+        ]
+        configuration.write_text(_CONFIGURATION.format(root=directory, host=host, controller=controller, nodes="\n".join(lines)))
+    munged = (
+        "munged", "--foreground", f"--key-file={directory}/munge.key", f"--socket={directory}/munge.socket",
+        f"--pid-file={directory}/munged.pid", f"--log-file={directory}/munged.log", f"--seed-file={directory}/munge.seed",
     )  # fmt: skip
-    processes: list[subprocess.Popen[bytes]] = []
-    with (directory / "daemons.log").open("wb") as log:
-        try:
-            for number, command in enumerate(commands):
-                processes.append(
-                    subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
-                )
-                if number == 0:
-                    _wait((directory / "munge.socket").exists, processes, directory)
-            _wait(lambda: "idle" in _state(found), processes, directory)
-            yield found
-        finally:
-            with contextlib.suppress(subprocess.CalledProcessError, subprocess.TimeoutExpired):
-                found.ask("scancel", "--me")
-                deadline = time.monotonic() + 30
-                while found.ask("squeue", "--noheader") and time.monotonic() < deadline:
-                    time.sleep(0.1)  # jobs outlive the daemons
-            for process in reversed(processes):
-                process.send_signal(signal.SIGTERM)
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(20)
-                process.kill()
-                process.wait()
+    munge, daemons = _start(munged), dict[str, subprocess.Popen[bytes]]()
+    found = Slurm(configuration, hidden, daemons)
+    try:
+        _wait((directory / "munge.socket").exists, [munge], directory)
+        daemons["slurmctld"] = _start(("slurmctld", "-D", "-f", str(configuration), "-c"))
+        for node in nodes:
+            script = (
+                f"mount -t tmpfs none {hidden} && mount --bind {directory}/os-release /etc/os-release && hostname {node} && "
+                f"exec slurmd -D -f {configuration} -N {node}"
+            )
+            daemons[node] = _start(("unshare", "--mount", "--uts", "--propagation", "private", "sh", "-c", script))
+        _wait(lambda: _state(found).split() == ["idle"] * len(nodes), [munge, *daemons.values()], directory)
+        yield found
+    finally:
+        with contextlib.suppress(subprocess.CalledProcessError, subprocess.TimeoutExpired):
+            found.ask("scancel", "--me")
+            deadline = time.monotonic() + 30
+            while found.ask("squeue", "--noheader") and time.monotonic() < deadline:
+                time.sleep(0.1)  # jobs outlive the daemons
+        for process in (*reversed(daemons.values()), munge):
+            process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(20)
+            process.kill()
+            process.wait()
 
 
 def _state(found: Slurm) -> str:
     try:
-        return found.ask("sinfo", "--noheader", "--format=%T")
+        return found.ask("sinfo", "--noheader", "--Node", "--format=%T")
     except subprocess.CalledProcessError:
         return ""
 
 
-def _wait(is_ready: object, processes: list[subprocess.Popen[bytes]], directory: Path) -> None:
+def _wait(is_ready: object, processes: Sequence[subprocess.Popen[bytes]], directory: Path) -> None:
     assert callable(is_ready)
     deadline = time.monotonic() + 60
     while not is_ready():
@@ -160,9 +186,10 @@ def _wait(is_ready: object, processes: list[subprocess.Popen[bytes]], directory:
 
 
 @contextlib.contextmanager
-def _free_ports() -> Iterator[tuple[int, int]]:
-    """Two ports that nothing listens on now. slurm.conf needs numbers, so they are free again when the daemons start."""
-    with socket.socket() as one, socket.socket() as other:
-        for found in (one, other):
+def _free_ports(count: int) -> Iterator[list[int]]:
+    """Ports that nothing listens on now. slurm.conf needs numbers, so they are free again when the daemons start."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for found in sockets:
             found.bind(("127.0.0.1", 0))
-        yield one.getsockname()[1], other.getsockname()[1]
+        yield [found.getsockname()[1] for found in sockets]

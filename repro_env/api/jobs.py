@@ -13,21 +13,28 @@ from typing import Any
 import msgspec
 
 from repro_env.api.runs import remove as remove_runs
-from repro_env.launch.engine import Engine, State
+from repro_env.launch.engine import Engine, Phase, State
 from repro_env.launch.slurm import Slurm
 from repro_env.runs.records import ids, records, submissions
 from repro_env.runs.records.records import Run
 from repro_env.runs.records.submissions import Submitted
+from repro_env.runs.start import resumption
+from repro_env.schema import codec
 from repro_env.schema.environment import Variable, values_of
-from repro_env.schema.errors import EngineError, RecordError, ReproEnvError
+from repro_env.schema.errors import RecordError, ReproEnvError
 from repro_env.schema.progress import Tell
 from repro_env.schema.run import Job
 
 _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LOGS, _FIRST, _LAST = 0.2, 0.5, 10.0
 """Seconds between two looks at the logs; between the first two questions for the state; the longest time between two."""
-_LOST = 300.0
-"""Seconds without an answer about a job after which `wait` gives up."""
+_ATTEMPTS = 3
+"""How many attempts may reach their time limit without progress."""
+_LOCK, _LOOK, _AGAIN = 120.0, 1.0, 30
+"""Seconds that an attempt waits for the end of the last one, longer than a server of NFSv4 keeps the lock of a lost node (90 seconds);
+seconds between two looks; how often the job is queued again for this reason."""
+_GRACE = 300.0
+"""Seconds that `wait` gives the run of a job that its engine has forgotten to make a record."""
 
 
 class Waited(msgspec.Struct, frozen=True):
@@ -58,14 +65,91 @@ def engine_of(submitted: Submitted, environ: Mapping[str, str], *, variables: Se
 
 def state_of(submitted: Submitted, environ: Mapping[str, str]) -> State:
     """Return the state of a job."""
-    if not submitted.job:
-        return State(phase="unknown", text="it is not known whether the job was submitted")
-    return engine_of(submitted, environ).state(submitted.job)
+    return states_of([submitted], environ)[submitted.id]
+
+
+def states_of(items: Sequence[Submitted], environ: Mapping[str, str]) -> dict[str, State]:
+    """Return the states of jobs by the IDs of their runs. Slurm is asked once for all.
+
+    The last state of a run that has not started is kept, because engines forget why a job did not start.
+    """
+    slurm = [item for item in items if item.job and item.submission.engine == "slurm"]
+    answers = Slurm(slurm[0].directory, environ).states({item.directory: item.job for item in slurm}) if slurm else {}
+    states = {}
+    for item in items:
+        if not item.job:
+            states[item.id] = State(phase="unknown", text="it is not known whether the job was submitted")
+        elif item.submission.engine == "slurm":
+            states[item.id] = _keep(item, answers[item.directory])
+        else:
+            states[item.id] = engine_of(item, environ).state(item.job)
+    return states
+
+
+def _keep(item: Submitted, state: State) -> State:
+    """Keep the state of a job of Slurm whose run has not started. Return it, or the last one if Slurm has forgotten the job."""
+    if item.runs or item.submission.engine != "slurm" or state.phase == "unknown":
+        return state
+    data, last = submissions.read_state(item.directory), None
+    with contextlib.suppress(ReproEnvError):
+        last = codec.decode(data, State, where=str(item.directory)) if data else None
+    if state.phase != "forgotten":
+        if state != last:
+            submissions.write_state(item.directory, codec.pretty(state))
+    elif last is not None and last.phase == "ended":
+        return last
+    elif last is not None and last.phase == "pending":
+        return msgspec.structs.replace(last, phase="forgotten", text=f"{state.text}; its last state was {last.text}")
+    return state
 
 
 def requeue(job: Job) -> None:
     """Queue the job of this process again, which ends this process. Raises `EngineError`."""
     Slurm(Path(), os.environ).requeue(job.id)
+
+
+def requeue_interrupted(run: Run, tell: Tell) -> None:
+    """Queue the job of a run that its time limit interrupted again, unless its attempts make no progress. Raises `EngineError`."""
+    job = run.start.job
+    if job is None:
+        return
+    attempts = resumption.chain(run, records.listing(run.directory.parent)[0])
+    if resumption.count_without_progress(attempts, signal.SIGUSR1) >= _ATTEMPTS:
+        tell.warn(
+            f"job {job.id} is not queued again: {_ATTEMPTS} attempts reached the time limit, and no output and no checkpoint has changed"
+        )
+        tell.warn("hint: save the state of the training to a file, at the latest after SIGUSR1, or request more time with --time")
+        return
+    tell(f"job {job.id} is queued again, and will resume this run")
+    requeue(job)
+
+
+def last_attempt(runs: Path, run_id: str, job: Job, tell: Tell) -> Run | None:
+    """Return the last attempt of the job of this process, after its end; None if this is the first one.
+
+    The run of a lost node goes on, and holds its lock. If that takes too long, the job is queued again. Raises `EngineError`, and
+    `RecordError` if that does not help.
+    """
+    deadline = 0.0
+    while True:
+        attempts = records.attempts(records.listing(runs)[0], run_id)
+        last = next(reversed(attempts), None)
+        # Another process of this attempt may have started the run that this process shares.
+        if last is None or last.start.job is None or (last.start.job.id, last.start.job.restarts) == (job.id, job.restarts):
+            return None
+        if last.state != "running":
+            return last
+        where = f"run {last.short}, the last attempt of job {job.id}, is still running on {last.start.job.node}"
+        if not deadline:
+            deadline = time.monotonic() + _LOCK
+            tell(f"{where}; waiting up to {_LOCK:.0f} seconds for its end")
+        elif time.monotonic() > deadline:
+            if job.restarts >= len(attempts) + _AGAIN:
+                raise RecordError(where, where=last.directory.name, hint="stop it there, then start the job again")
+            tell(f"{where}; job {job.id} is queued again")
+            requeue(job)
+            raise RecordError(where, where=last.directory.name, hint="the job is queued again, and will resume it")
+        time.sleep(_LOOK)
 
 
 def unfinished(runs: Path, recorded: Sequence[Run], environ: Mapping[str, str]) -> dict[str, tuple[Submitted, State]]:
@@ -74,7 +158,8 @@ def unfinished(runs: Path, recorded: Sequence[Run], environ: Mapping[str, str]) 
     By the ID of the last attempt, or of the submission if the run has not started. `recorded`: the runs in `runs`, newest first.
     """
     waiting = [item for item in submissions.listing(runs, recorded) if not item.is_finished]
-    return {item.runs[-1].id if item.runs else item.id: (item, state_of(item, environ)) for item in waiting}
+    states = states_of(waiting, environ)
+    return {item.runs[-1].id if item.runs else item.id: (item, states[item.id]) for item in waiting}
 
 
 def bring_home(runs: Path, environ: Mapping[str, str], tell: Tell) -> None:
@@ -130,15 +215,18 @@ def remove(runs: Path, words: Sequence[str], environ: Mapping[str, str], *, forc
     return (*removed, *directories)
 
 
-def wait(submitted: Submitted, engine: Engine, *, write: Callable[[bytes, bytes], None], tell: Tell) -> Waited:
+def wait(
+    submitted: Submitted, engine: Engine, *, write: Callable[[bytes, bytes], None], tell: Tell, others: Sequence[str] = ()
+) -> Waited:
     """Wait until a job has ended, and report its states. Ctrl-C, SIGTERM and SIGHUP cancel it.
 
-    `write` gets what it prints on stdout and stderr. Raises `EngineError` if the engine does not know the job any more.
+    `write` gets what it prints on stdout and stderr. `others`: the IDs of the further runs of an array job. If the engine does not
+    answer or has forgotten the job, the records of the runs decide. Raises `EngineError` if the job cannot be cancelled.
     """
     job, state, stopped = submitted.job, State(phase="unknown", text=""), 0
     due, pause, answered = 0.0, _FIRST, time.monotonic()
     with _stops() as signals:
-        while state.phase != "ended":
+        while state.phase != "ended" and state.exit_code is None:
             write(*engine.logs(job))
             if signals and not stopped:
                 stopped = signals[0]
@@ -148,23 +236,50 @@ def wait(submitted: Submitted, engine: Engine, *, write: Callable[[bytes, bytes]
             if time.monotonic() < due:
                 time.sleep(_LOGS)
                 continue
-            before, state = state, engine.state(job)
-            if state.text != before.text and state.phase in ("pending", "running"):
-                tell(f"job {job}: {state.text}")
-                if state.hint:
-                    tell(f"hint: {state.hint}")
-            if state.phase != "unknown":
+            before, state = state, _keep(submitted, engine.state(job))
+            if state.phase in ("forgotten", "unknown"):
+                is_new = state.phase == "forgotten" and time.monotonic() < answered + _GRACE
+                if not _may_continue(submitted, others, state.phase, is_new=is_new):
+                    break
+                if state.phase != before.phase:
+                    tell(f"job {job}: {state.text}; waiting for the record of the run, which may still go on")
+            else:
                 answered = time.monotonic()
-            elif time.monotonic() > answered + _LOST:
-                hint = f"look at {submitted.directory}, and at the records with `repro-env runs list`"
-                raise EngineError(f"the state of the job {job} is not known any more: {state.text}", hint=hint)
+                if state.text != before.text and state.phase != "ended":
+                    tell(f"job {job}: {state.text}")
+                    if state.hint:
+                        tell(f"hint: {state.hint}")
             due, pause = time.monotonic() + pause, min(pause * 1.5, _LAST)
         write(*engine.logs(job))
-    runs = submitted.directory.parent.parent
     if submitted.submission.catalog:
         _pull(submitted)
-    attempts = records.attempts(records.listing(runs)[0], submitted.id)
-    return Waited(msgspec.structs.replace(submitted, runs=tuple(attempts)), state, stopped)
+    return Waited(msgspec.structs.replace(submitted, runs=tuple(_attempts(submitted, submitted.id))), state, stopped)
+
+
+def _may_continue(submitted: Submitted, others: Sequence[str], phase: Phase, *, is_new: bool) -> bool:
+    """Whether a run of a job may still write its record, of which the engine says nothing.
+
+    A run without a record may still start: for ever if the engine does not answer, else while `is_new`. If the engine has forgotten
+    the job, it does not queue it again, so an interrupted run has ended.
+    """
+    if submitted.submission.catalog:
+        with contextlib.suppress(ReproEnvError):  # the registry may not answer either
+            _pull(submitted)
+    for run_id in (submitted.id, *others):
+        last = next(reversed(_attempts(submitted, run_id)), None)
+        if last is None:
+            is_over = phase == "forgotten" and not is_new
+        elif phase == "forgotten":
+            is_over = last.state != "running"
+        else:
+            is_over = last.end is not None and not last.end.outcome.interrupted
+        if not is_over:
+            return True
+    return False
+
+
+def _attempts(submitted: Submitted, run_id: str) -> list[Run]:
+    return records.attempts(records.listing(submitted.directory.parent.parent)[0], run_id)
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -28,6 +29,7 @@ from repro_env.cli.ui.options import (
 from repro_env.runs.records.ids import short
 from repro_env.sandbox.gpus import parse as parse_gpus
 from repro_env.sandbox.limits import parse_memory, parse_time
+from repro_env.sandbox.session import hold_signal
 from repro_env.schema.errors import ReproEnvError, UsageError
 from repro_env.schema.progress import Tell
 from repro_env.schema.run import End, EngineName, Ids, Limits, Mode, Ranks, RunnerName
@@ -290,6 +292,10 @@ def run(options: Mapping[str, Any], command: Sequence[str], params: Sequence[Any
     if options["on"] is not None:
         return submission.run(options, command, arguments(options), params)
     submission.check_alone(options)
+    if options["requeue"]:
+        hold_signal(signal.SIGUSR1)
+    if submission.is_complete(options, tell):
+        return 0
     result = execute(command=command, **arguments(options), tell=tell)
     if not result.is_last:  # another process reports the end of the run
         if result.status:

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
@@ -15,7 +16,7 @@ from repro_env.api import execute, jobs, submit
 from repro_env.api.execute import FinishedRun
 from repro_env.cli.ui import messages
 from repro_env.cli.ui.options import runs_option
-from repro_env.launch.slurm import Resources
+from repro_env.launch.slurm import Resources, Slurm
 from repro_env.runs.lineage.parents import directory_of
 from repro_env.runs.records import records
 from repro_env.runs.records.ids import short
@@ -84,11 +85,20 @@ def run_seeds(
         raise UsageError(
             f"`sensitivity` does not support --on {options['on']}", hint="use --on slurm, or submit one run for each seed"
         )
+    if (largest := Slurm(Path(), os.environ).largest_array()) and count > largest:
+        what = f"--seeds {count} is more than the {largest} tasks that an array job of this cluster can have (MaxArraySize)"
+        raise UsageError(what, hint="run the command several times, each with other values of --seed and --seeds")
     planned = _plan(options, command, arguments, params, count=count, store=store)
     announce(planned.inputs, Details(tell))
     submitted = submit.submit(planned, store=store, tell=tell)
     tell(f"{count} runs were submitted as the array job {submitted.job}")
-    waited = jobs.wait(submitted, jobs.engine_of(submitted, os.environ), write=lambda *_: None, tell=tell)
+    waited = jobs.wait(
+        submitted,
+        jobs.engine_of(submitted, os.environ),
+        write=lambda *_: None,
+        tell=tell,
+        others=[start.id for start in planned.starts[1:]],
+    )
     finished: dict[int, FinishedRun] = {}
     recorded = records.listing(planned.inputs.runs)[0]
     for start in planned.starts:
@@ -217,12 +227,23 @@ def _requires(name: str) -> UsageError:
     return UsageError(f"--{option} requires --on {engine}", hint=f"add it, or leave out --{option}")
 
 
+def is_complete(options: Mapping[str, Any], tell: Tell) -> bool:
+    """Whether the last attempt of the job of this process has completed the run. Waits for its end. Raises `ReproEnvError`."""
+    job = job_of(os.environ)
+    if job is None or job.engine != "slurm" or options["run_id"] is None or options["runs"] is None:
+        return False
+    last = jobs.last_attempt(options["runs"], options["run_id"], job, tell)
+    if last is None or last.end is None or last.end.outcome.exit_code:
+        return False
+    tell(f"the last attempt, run {last.short}, has completed; nothing is left to do")
+    return True
+
+
 def requeue(result: FinishedRun, tell: Tell) -> None:
     """Queue the job of this process again if its time limit interrupted the run before it was complete. Raises `EngineError`."""
-    outcome, job = result.end.outcome, result.start.job
-    if job is not None and outcome.interrupted == signal.SIGUSR1 and outcome.exit_code:
-        tell(f"job {job.id} is queued again, and will resume this run")
-        jobs.requeue(job)
+    outcome = result.end.outcome
+    if outcome.interrupted == signal.SIGUSR1 and outcome.exit_code:
+        jobs.requeue_interrupted(records.read(result.directory), tell)
 
 
 def _write(stdout: bytes, stderr: bytes) -> None:

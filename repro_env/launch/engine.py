@@ -7,20 +7,20 @@ from typing import Literal
 
 from repro_env.schema.codec import Frozen
 
-Phase = Literal["pending", "running", "ended", "unknown"]
+Phase = Literal["pending", "running", "ended", "forgotten", "unknown"]
 
 
 class State(Frozen, frozen=True, kw_only=True):
     """The state of a job, as its engine reports it."""
 
     phase: Phase
-    """`unknown` if the engine does not answer, or does not know the job any more."""
+    """`unknown` if the engine does not answer. `forgotten` if it does not know the job any more: the run may still go on."""
     text: str
     """The engine's words, with the reason."""
     hint: str = ""
     """What to do about it."""
     exit_code: int | None = None
-    """Of a job that has ended, 128 + signal if a signal ended it."""
+    """Of a job that has ended, 128 + signal if a signal ended it; or of a job that does not start without help."""
 
 
 class Engine(abc.ABC):

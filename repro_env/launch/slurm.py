@@ -1,4 +1,4 @@
-"""Slurm: a job script for `sbatch`, whose last line is `repro-env exec` on the node; states from `scontrol` or `sacct`.
+"""Slurm: a job script for `sbatch`, whose last line is `repro-env exec` on the node; states from `squeue` or `sacct`.
 
 The command of a run always starts in the image: the script runs nothing but `repro-env exec`, which has no other way to start it.
 A node that lacks the project, the store or repro-env ends the job before that, with the exit code of `RunError`.
@@ -14,6 +14,7 @@ from pathlib import Path
 from repro_env.delivery.documents import templates
 from repro_env.io import process
 from repro_env.launch.engine import Engine, Phase, State
+from repro_env.sandbox.limits import parse_time
 from repro_env.schema.codec import Frozen
 from repro_env.schema.errors import EngineError, RunError, UsageError
 
@@ -23,11 +24,15 @@ WARNING = 120
 """Seconds before the time limit at which a job that may be queued again gets SIGUSR1."""
 _PENDING = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT", "SUSPENDED"}
 _RUNNING = {"RUNNING", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED"}
-_FORGOTTEN = State(phase="ended", text="Slurm does not know the job any more")
+_FORGOTTEN = State(phase="forgotten", text="Slurm does not know the job any more")
 _LAUNCH_FAILED = "0:53"
 """The exit code of a job whose output files slurmd cannot open."""
+_HELD = "launch_failed_requeued_held"
+_FIELDS = ("JobArrayID", "State", "Reason", "exit_code", "Command")
+"""What squeue prints of each job. `Command` is the job script."""
 _NAME = re.compile(r"[A-Za-z0-9_.@/+,-]+")
 _TIME = re.compile(r"\d+(?::\d+){0,2}|\d+-\d+(?::\d+){0,2}")
+_SIGNAL = re.compile(r"--signal=[^@]*(?:@(\d+))?")
 _ARGUMENT = re.compile(r"--([a-z][a-z0-9-]*)(?:=[A-Za-z0-9_.,:/@%+*~^=-]+)?")
 _OWN = {
     "account", "array", "chdir", "error", "export", "export-file", "gpus", "input", "job-name", "nodes", "ntasks", "ntasks-per-node", "open-mode",
@@ -90,6 +95,7 @@ def render(job: Job, resources: Resources) -> str:
         directives=directives,
         about=f"The run {job.runs[0][0]}" if len(job.runs) == 1 else f"{len(job.runs)} runs, each with another seed",
         tasks=len(job.runs) > 1,
+        requeue=resources.requeue,
         run_id=job.runs[0][0],
         seed=job.runs[0][1],
         run_ids=_quote([run_id for run_id, _ in job.runs]),
@@ -118,8 +124,10 @@ def _srun(resources: Resources) -> list[str]:
     if resources.tasks == 1:
         return []
     kill = f"--kill-on-bad-exit={0 if resources.requeue else 1}"
+    # As in the script: the warning must not end a task before it can handle it.
+    ignore = ["bash", "-c", "trap '' USR1; exec \"$@\"", "bash"] if resources.requeue else []
     # srun does not take this from sbatch (Slurm 22.05, release notes).
-    return ["srun", kill, *([f"--cpus-per-task={resources.cpus}"] if resources.cpus else [])]
+    return ["srun", kill, *([f"--cpus-per-task={resources.cpus}"] if resources.cpus else []), *ignore]
 
 
 def _directives(job: Job, resources: Resources) -> list[str]:
@@ -154,7 +162,19 @@ def _directives(job: Job, resources: Resources) -> list[str]:
     lines += [f"--nodes={resources.nodes}", f"--ntasks-per-node={resources.tasks_per_node}"] if resources.tasks > 1 else []
     if resources.requeue:
         lines += ["--requeue", *([] if "signal" in names else [f"--signal=B:USR1@{WARNING}"])]
+        _check_warning(resources)
     return [*lines, *resources.arguments]
+
+
+def _check_warning(resources: Resources) -> None:
+    """Raise `UsageError` if the command would get its warning when the job starts."""
+    warning = WARNING
+    for match in filter(None, map(_SIGNAL.fullmatch, resources.arguments)):
+        warning = int(match[1] or 60)  # the default of sbatch
+    if resources.time is not None and parse_time(resources.time) <= warning:
+        what = f"with --requeue, --time must be longer than the warning, which comes {warning} seconds before the time limit"
+        hint = "request more time, or a later warning, for example --slurm-arg=--signal=B:USR1@60"
+        raise UsageError(what, where=f"--time {resources.time}", hint=hint)
 
 
 def _quote(words: Sequence[str]) -> str:
@@ -195,24 +215,32 @@ class Slurm(Engine):
 
     def state(self, job: str) -> State:
         """See `Engine`."""
+        return self.states({self._directory: job})[self._directory]
+
+    def states(self, jobs: Mapping[Path, str]) -> dict[Path, State]:
+        """Return the states of jobs by their directories. Slurm is asked once for all, and its accounting for those that it forgot."""
         try:
-            done = self._ask("scontrol", "--oneliner", "show", "job", job)
-            text = done.stdout.decode("utf-8", "replace")
-            # Numbers of jobs start again at some time, and another cluster has the same ones.
-            if " Command=" in text and f" Command={self._directory.parent}/" not in text:
-                return _FORGOTTEN
-            if not done.code:
-                return parse_jobs(text)
-            why = _message(done)
-            done = self._ask("sacct", "--noheader", "--parsable2", "--allocations", "--format=State,ExitCode", f"--jobs={job}")
-        except EngineError as error:
-            return State(phase="unknown", text=error.what)
-        lines = done.stdout.decode("utf-8", "replace").split("\n")
-        if done.code or "|" not in lines[0]:
+            done = self._ask(
+                "squeue", "--noheader", "--array", "--states=all", f"--jobs={','.join(jobs.values())}",
+                f"--Format={','.join(f'{field}:|' for field in _FIELDS)}",
+            )  # fmt: skip
+            if done.code and "Invalid job id" not in _message(done):  # as of a single job
+                return dict.fromkeys(jobs, State(phase="unknown", text=_message(done)))
+            found = parse_jobs(done.stdout.decode("utf-8", "replace"), jobs)
             # slurmctld forgets a job some minutes after its end (MinJobAge).
-            return _FORGOTTEN if "Invalid job id" in why else State(phase="unknown", text=why)
-        state, _, code = lines[0].partition("|")
-        return _state(state.split()[0], "", code.strip())
+            if lost := {directory: job for directory, job in jobs.items() if directory not in found}:
+                words = ("--noheader", "--parsable2", "--allocations", "--format=JobID,State,ExitCode")
+                done = self._ask("sacct", *words, f"--jobs={','.join(lost.values())}")
+                found |= parse_accounting(done.stdout.decode("utf-8", "replace"), lost) if not done.code else {}
+        except EngineError as error:
+            return dict.fromkeys(jobs, State(phase="unknown", text=error.what))
+        return {directory: found.get(directory, _FORGOTTEN) for directory in jobs}
+
+    def largest_array(self) -> int:
+        """Return how many tasks an array job can have; 0 if Slurm does not say so. Raises `EngineError`."""
+        text = self._ask("scontrol", "show", "config").stdout.decode("utf-8", "replace")
+        match = re.search(r"^MaxArraySize\s*=\s*(\d+)", text, re.MULTILINE)
+        return int(match[1]) if match else 0
 
     def cancel(self, job: str) -> None:
         """See `Engine`."""
@@ -256,32 +284,74 @@ class Slurm(Engine):
         return done
 
 
-def parse_jobs(text: str) -> State:
-    """Parse the lines of `scontrol --oneliner show job`: the tasks of an array job have one each. Pure.
+def parse_jobs(text: str, jobs: Mapping[Path, str]) -> dict[Path, State]:
+    """Parse the lines of squeue: the tasks of an array job have one each. Jobs that it does not know are not in the result. Pure.
 
-    A job with tasks has ended when all of them have. Its text has the states of all.
+    The job script tells jobs apart: their numbers start again at some time, and another cluster has the same ones.
     """
-    states = [_parse_job(line) for line in text.splitlines() if line.strip()] or [_parse_job("")]
-    phases: tuple[Phase, ...] = ("running", "pending", "unknown", "ended")
+    rows = [line.split("|") for line in text.splitlines() if line.count("|") >= len(_FIELDS) - 1]
+    states = [
+        (number, _state(state, reason.replace(" ", "_"), _code(code), number), Path(script).parent)
+        for number, state, reason, code, script, *_ in rows
+    ]
+
+    def is_script(place: Path, directory: Path, job: str) -> bool:
+        return place == directory or ("_" in job and place.parent == directory.parent)  # all tasks have the script of the first
+
+    return _by_job(
+        {
+            directory: [state for number, state, place in states if _is_part(number, job) and is_script(place, directory, job)]
+            for directory, job in jobs.items()
+        }
+    )
+
+
+def parse_accounting(text: str, jobs: Mapping[Path, str]) -> dict[Path, State]:
+    """Parse the lines of sacct, as `parse_jobs`. Pure."""
+    rows = [line.split("|") for line in text.splitlines() if line.count("|") == 2]
+    states = [(number, _state(state.split()[0], "", code, number)) for number, state, code in rows if state]
+    return _by_job({directory: [state for number, state in states if _is_part(number, job)] for directory, job in jobs.items()})
+
+
+def _is_part(number: str, job: str) -> bool:
+    """Whether a number is that of a job, or of a task of it."""
+    return number == job or number.startswith(f"{job}_")
+
+
+def _by_job(states: Mapping[Path, Sequence[State]]) -> dict[Path, State]:
+    return {directory: _combine(found) for directory, found in states.items() if found}
+
+
+def _combine(states: Sequence[State]) -> State:
+    """The state of a job with tasks, which has ended when all of them have. Its text has the states of all."""
+    phases: tuple[Phase, ...] = ("running", "pending", "ended")
     phase = next(phase for phase in phases if any(state.phase == phase for state in states))
-    code = next((state.exit_code for state in states if state.exit_code), states[0].exit_code) if phase == "ended" else None
+    waiting = [state for state in states if state.phase != "ended"] or states
+    is_over = all(state.exit_code is not None for state in waiting)
+    code = next((state.exit_code for state in states if state.exit_code), states[0].exit_code) if is_over else None
     hint = next((state.hint for state in states if state.hint), "")
     return State(phase=phase, text=", ".join(dict.fromkeys(state.text for state in states)), hint=hint, exit_code=code)
 
 
-def _parse_job(text: str) -> State:
-    fields = dict(reversed(re.findall(r"(?:^| )(JobState|Reason|ExitCode)=(\S*)", text)))
-    return _state(fields.get("JobState", ""), fields.get("Reason", ""), fields.get("ExitCode", ""))
+def _code(text: str) -> str:
+    """`STATUS:SIGNAL`, of the number that waitpid(2) returns: squeue prints this number."""
+    return f"{int(text) >> 8}:{int(text) & 127}" if text.isdecimal() else text
 
 
-def _state(state: str, reason: str, code: str) -> State:
-    phase: Phase = "pending" if state in _PENDING else "running" if state in _RUNNING else "ended" if state else "unknown"
+def _state(state: str, reason: str, code: str, job: str) -> State:
+    phase: Phase = "pending" if state in _PENDING else "running" if state in _RUNNING else "ended"
     text = state.lower().replace("_", " ") + (f" ({reason})" if reason not in ("", "None", "NonZeroExitCode") else "")
-    if code == _LAUNCH_FAILED:
-        hint = "the node cannot open the job's output files: put the runs on a file system that the nodes share (--runs DIR)"
+    if reason == _HELD:
+        hint = (
+            "the node could not start the job (for example because its prolog failed), so Slurm holds it. "
+            f"Start it again with `scontrol release {job}`, or cancel it with `scancel {job}`"
+        )
         return State(phase=phase, text=text, hint=hint, exit_code=RunError.exit_code)
     if phase != "ended":
         return State(phase=phase, text=text)
+    if code == _LAUNCH_FAILED:
+        hint = "the node cannot open the job's output files: put the runs on a file system that the nodes share (--runs DIR)"
+        return State(phase=phase, text=text, hint=hint, exit_code=RunError.exit_code)
     status, _, signal = code.partition(":")
     numbers = [int(number) if number.isdecimal() else 0 for number in (status, signal)]
     number = numbers[0] or (128 + numbers[1] if numbers[1] else 0)

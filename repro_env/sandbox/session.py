@@ -243,6 +243,14 @@ class SignalQueue:
             signal.signal(number, signal.SIG_IGN if handler is signal.SIG_IGN else signal.SIG_DFL)
 
 
+_held: list[int] = []
+
+
+def hold_signal(number: int) -> None:
+    """Hold a signal that comes before a command runs; the next `queue_signals` takes it. Must be called in the main thread."""
+    signal.signal(number, lambda number, frame: _held.append(number))  # noqa: ARG005
+
+
 @contextlib.contextmanager
 def queue_signals(*more: int) -> Iterator[SignalQueue]:
     """Queue signals, and suppress their usual effects, while the block runs. Must be called in the main thread.
@@ -261,6 +269,8 @@ def queue_signals(*more: int) -> Iterator[SignalQueue]:
         for number in (*FORWARDED, signal.SIGWINCH, *more):
             if signal.getsignal(number) is not None:  # a handler that was not set by Python cannot be restored
                 before[number] = signal.signal(number, ignore)
+        while _held:
+            signal.raise_signal(_held.pop())
         yield queue
     finally:
         queue.take()

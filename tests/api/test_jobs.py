@@ -15,7 +15,7 @@ from repro_env.cli.ui import runpage
 from repro_env.launch.engine import Engine, State
 from repro_env.runs.records import ids, records, submissions
 from repro_env.runs.records.submissions import Submission, Submitted
-from repro_env.schema.errors import EngineError, RecordError
+from repro_env.schema.errors import RecordError
 from repro_env.schema.progress import Silent
 from tests.runs.records.test_records import recorded, start
 from tests.runs.records.test_submissions import submitted
@@ -101,10 +101,66 @@ def test_an_engine_that_does_not_answer_for_a_while_is_asked_again(tmp_path: Pat
     assert waited.exit_code == 16
 
 
-def test_an_engine_that_never_answers_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "_LOST", 0.0)
-    with pytest.raises(EngineError, match="the state of the job 12 is not known any more: no answer"):
-        wait(tmp_path, Fake(RUNNING, UNKNOWN))
+FORGOTTEN = State(phase="forgotten", text="Slurm does not know the job any more")
+
+
+@pytest.mark.parametrize("answer", [UNKNOWN, FORGOTTEN], ids=["a silent engine", "a forgotten job"])
+def test_the_record_of_the_run_ends_the_wait_if_the_engine_says_nothing(tmp_path: Path, answer: State) -> None:
+    tell = Lines()
+    waited, _ = wait(tmp_path, Fake(RUNNING, answer, on_state=lambda count: _record(tmp_path, count)), tell)
+    assert waited.exit_code == 0
+    assert tell.lines == [
+        "job 12: running",
+        f"job 12: {answer.text}; waiting for the record of the run, which may still go on",
+    ]
+
+
+def test_a_silent_engine_does_not_end_the_wait(tmp_path: Path) -> None:
+    silent = [UNKNOWN] * 500
+    waited, _ = wait(tmp_path, Fake(RUNNING, *silent, FAILED))
+    assert waited.exit_code == 16
+
+
+def test_a_forgotten_job_without_a_run_ends_the_wait_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "_GRACE", 0.05)
+    engine = Fake(PENDING, FORGOTTEN)
+    waited, _ = wait(tmp_path, engine)
+    assert (waited.exit_code, waited.submitted.runs) == (1, ())
+    assert waited.state.text == "Slurm does not know the job any more; its last state was pending (Resources)"
+    assert engine.count > 2
+
+
+def test_a_job_that_does_not_start_without_help_ends_the_wait(tmp_path: Path) -> None:
+    held = State(phase="pending", text="pending (launch_failed_requeued_held)", hint="release it", exit_code=16)
+    tell = Lines()
+    waited, _ = wait(tmp_path, Fake(PENDING, held), tell)
+    assert waited.exit_code == 16
+    assert tell.lines[-2:] == ["job 12: pending (launch_failed_requeued_held)", "hint: release it"]
+
+
+def test_the_last_state_of_a_job_is_kept_until_its_run_starts(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    directory = submissions.directory_of(runs, submitted(runs, 1))
+    (item,) = submissions.listing(runs, ())
+    program, squeue = tmp_path / "bin", tmp_path / "bin/squeue"
+    program.mkdir()
+
+    def state(text: str) -> State:
+        squeue.write_text(f"#!/bin/sh\n{text}\n")
+        squeue.chmod(0o755)
+        return jobs.state_of(item, {"PATH": str(program)})
+
+    forget = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
+    (program / "sacct").write_text("#!/bin/sh\nexit 1\n")
+    (program / "sacct").chmod(0o755)
+    assert state(forget).text == "Slurm does not know the job any more"
+    assert state(f"echo '12|PENDING|BadConstraints|0|{directory}/job.sh|'").text == "pending (BadConstraints)"
+    for _ in range(2):
+        assert state(forget).text == "Slurm does not know the job any more; its last state was pending (BadConstraints)"
+    assert state(f"echo '12|FAILED|JobLaunchFailure|53|{directory}/job.sh|'").exit_code == 16
+    ended = state(forget)
+    assert (ended.phase, ended.text, ended.exit_code) == ("ended", "failed (JobLaunchFailure)", 16)
+    assert "output files" in ended.hint
 
 
 def test_a_signal_cancels_the_job_once_and_waits_for_its_end(tmp_path: Path) -> None:
@@ -123,9 +179,11 @@ def test_a_signal_cancels_the_job_once_and_waits_for_its_end(tmp_path: Path) -> 
 def test_a_pending_job_is_not_removed_without_force(tmp_path: Path) -> None:
     directory = tmp_path / "bin"
     directory.mkdir()
-    (directory / "scontrol").write_text("#!/bin/sh\necho JobId=12 JobState=PENDING Reason=None ExitCode=0:0\n")
-    (directory / "scontrol").chmod(0o755)
     run_id, done = submitted(tmp_path / "runs", 1), recorded(tmp_path / "runs", 2)
+    (directory / "squeue").write_text(
+        f"#!/bin/sh\necho '12|PENDING|None|0|{submissions.directory_of(tmp_path / 'runs', run_id)}/job.sh|'\n"
+    )
+    (directory / "squeue").chmod(0o755)
     environ = {"PATH": str(directory)}
     with pytest.raises(RecordError, match="this run is submitted, and its job has not ended"):
         jobs.remove(tmp_path / "runs", [done.name, run_id], environ, force=False)

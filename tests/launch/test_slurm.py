@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from repro_env.launch import slurm
@@ -38,6 +40,7 @@ GOLDEN = f"""\
 #SBATCH --signal=B:USR1@120
 #SBATCH --qos=high
 # The run {RUN}. Written by repro-env.
+trap '' USR1  # comes before the time limit; `exec` handles it from its start
 
 missing() {{
     echo "repro-env: error: $1 is not on the node $(hostname)" >&2
@@ -81,7 +84,8 @@ def test_several_processes_of_a_run_are_tasks_of_one_step() -> None:
     assert {"#SBATCH --nodes=2", "#SBATCH --ntasks-per-node=4"} < set(lines)
     words = "exec srun --kill-on-bad-exit=1 --cpus-per-task=3 /opt/tool/bin/repro-env exec --run-id"
     assert lines[-1].startswith(words)
-    assert "exec srun --kill-on-bad-exit=0 /opt" in slurm.render(JOB, Resources(tasks_per_node=2, requeue=True))
+    text = slurm.render(JOB, Resources(tasks_per_node=2, requeue=True))
+    assert """exec srun --kill-on-bad-exit=0 bash -c 'trap '"'"''"'"' USR1; exec "$@"' bash /opt""" in text
 
 
 def test_the_users_own_warning_signal_replaces_the_default() -> None:
@@ -111,8 +115,6 @@ def test_values_that_could_be_other_options_are_refused(resources: Resources, op
 
 
 def test_a_directory_that_sbatch_cannot_read_is_refused() -> None:
-    import msgspec
-
     with pytest.raises(UsageError, match="so Slurm cannot read it"):
         slurm.render(msgspec.structs.replace(JOB, jobs='/home/a"b'), Resources())
 
@@ -136,8 +138,6 @@ WORDS = (
 
 
 def test_bash_reads_every_word_as_it_was_typed(tmp_path: Path) -> None:
-    import msgspec
-
     job = msgspec.structs.replace(
         JOB,
         command=("/usr/bin/env", "printf", "%s\\0"),
@@ -152,8 +152,6 @@ def test_bash_reads_every_word_as_it_was_typed(tmp_path: Path) -> None:
 
 
 def test_each_task_of_an_array_job_has_its_own_run_seed_and_logs(tmp_path: Path) -> None:
-    import msgspec
-
     runs = (("first", 4294967295), ("second", 0))
     for run_id, _ in runs:
         (tmp_path / "a b" / run_id).mkdir(parents=True)
@@ -167,80 +165,121 @@ def test_each_task_of_an_array_job_has_its_own_run_seed_and_logs(tmp_path: Path)
 
 
 def test_a_node_without_a_path_ends_the_job_before_the_command(tmp_path: Path) -> None:
-    import msgspec
-
     job = msgspec.structs.replace(JOB, command=("/bin/echo", "started"), needed=("/", str(tmp_path / "a b")), directory="/")
     done = subprocess.run(["bash"], input=slurm.render(job, Resources()), capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (16, "")
     assert f"{tmp_path}/a b is not on the node" in done.stderr
 
 
-TASKS_WAIT = """\
-JobId=8 ArrayJobId=7 ArrayTaskId=0 JobState=FAILED Reason=NonZeroExitCode ExitCode=3:0
+FIRST, SECOND = Path("/runs/.jobs/1"), Path("/runs/.jobs/2")
 
-JobId=7 ArrayJobId=7 ArrayTaskId=1-9 JobState=PENDING Reason=Resources ExitCode=0:0
-"""
-TASKS_ENDED = """\
-JobId=8 ArrayTaskId=0 JobState=COMPLETED Reason=None ExitCode=0:0
-JobId=9 ArrayTaskId=1 JobState=FAILED Reason=NonZeroExitCode ExitCode=3:0
-JobId=7 ArrayTaskId=2 JobState=COMPLETED Reason=None ExitCode=0:0
-"""
+
+def row(job: str, state: str, reason: str, code: str, script: str = "/runs/.jobs/1/job.sh") -> str:
+    """A line of squeue, with the exit code as waitpid(2) returns it."""
+    return f"{job}|{state}|{reason}|{code}|{script}|\n"
 
 
 @pytest.mark.parametrize(
-    ("line", "phase", "text", "code"),
+    ("lines", "phase", "text", "code"),
     [
-        ("JobId=1 JobName=a JobState=PENDING Reason=Resources ExitCode=0:0 Restarts=0", "pending", "pending (Resources)", None),
-        ("JobId=1 JobName=a JobState=PENDING Reason=BeginTime Restarts=1 ExitCode=0:0", "pending", "pending (BeginTime)", None),
-        ("JobId=1 JobState=RUNNING Reason=None ExitCode=0:0", "running", "running", None),
-        ("JobId=1 JobState=COMPLETING Reason=None ExitCode=0:0", "running", "completing", None),
-        ("JobId=1 JobState=COMPLETED Reason=None ExitCode=0:0 Command=/a JobState=x", "ended", "completed", 0),
-        ("JobId=1 JobState=FAILED Reason=NonZeroExitCode ExitCode=7:0", "ended", "failed", 7),
-        ("JobId=1 JobState=FAILED Reason=JobLaunchFailure ExitCode=0:53", "ended", "failed (JobLaunchFailure)", 16),
-        ("JobId=1 JobState=CANCELLED Reason=None ExitCode=0:15", "ended", "cancelled", 143),
-        ("JobId=1 JobState=TIMEOUT Reason=TimeLimit ExitCode=0:0", "ended", "timeout (TimeLimit)", 1),
-        ("JobId=1 JobState=OUT_OF_MEMORY Reason=OutOfMemory ExitCode=0:125", "ended", "out of memory (OutOfMemory)", 253),
-        ("", "unknown", "", None),
-        (TASKS_WAIT, "pending", "failed, pending (Resources)", None),
-        (TASKS_ENDED, "ended", "completed, failed", 3),
+        (row("7", "PENDING", "Resources", "0"), "pending", "pending (Resources)", None),
+        (row("7", "PENDING", "BeginTime", "0"), "pending", "pending (BeginTime)", None),
+        (row("7", "PENDING", "QOSMaxJobsPerUserLimit", "0"), "pending", "pending (QOSMaxJobsPerUserLimit)", None),
+        (row("7", "PENDING", "launch failed requeued held", "0"), "pending", "pending (launch_failed_requeued_held)", 16),
+        (row("7", "RUNNING", "None", "0"), "running", "running", None),
+        (row("7", "COMPLETING", "None", "0"), "running", "completing", None),
+        (row("7", "COMPLETED", "None", "0"), "ended", "completed", 0),
+        (row("7", "FAILED", "NonZeroExitCode", "1792"), "ended", "failed", 7),
+        (row("7", "FAILED", "NonZeroExitCode", "7:0"), "ended", "failed", 7),
+        (row("7", "FAILED", "JobLaunchFailure", "53"), "ended", "failed (JobLaunchFailure)", 16),
+        (row("7", "CANCELLED", "None", "15"), "ended", "cancelled", 143),
+        (row("7", "TIMEOUT", "TimeLimit", "0"), "ended", "timeout (TimeLimit)", 1),
+        (row("7", "OUT_OF_MEMORY", "OutOfMemory", "125"), "ended", "out of memory (OutOfMemory)", 253),
+        (row("7_0", "FAILED", "NonZeroExitCode", "768") + row("7_1", "PENDING", "Resources", "0"), "pending", "failed, pending (Resources)", None),
+        (row("7_0", "COMPLETED", "None", "0") + row("7_1", "FAILED", "NonZeroExitCode", "768"), "ended", "completed, failed", 3),
     ],
-)
-def test_states_of_jobs(line: str, phase: str, text: str, code: int | None) -> None:
-    state = slurm.parse_jobs(line)
+)  # fmt: skip
+def test_states_of_jobs(lines: str, phase: str, text: str, code: int | None) -> None:
+    state = slurm.parse_jobs(lines, {FIRST: "7"})[FIRST]
     assert (state.phase, state.text, state.exit_code) == (phase, text, code)
 
 
+def test_a_job_of_the_same_number_with_another_script_is_not_taken_for_it() -> None:
+    lines = row("7", "RUNNING", "None", "0") + row("8", "RUNNING", "None", "0", "/other/job.sh") + "noise\n"
+    lines += row("9_1", "RUNNING", "None", "0")  # the script of an array job is that of its first run
+    jobs = {FIRST: "7", SECOND: "7", Path("/runs/.jobs/3"): "8", Path("/runs/.jobs/4"): "9_1", Path("/runs/.jobs/5"): "10"}
+    assert [path.name for path in slurm.parse_jobs(lines, jobs)] == ["1", "4"]
+
+
+def test_slurm_is_asked_once_for_several_jobs_and_its_accounting_for_those_that_it_has_forgotten(tmp_path: Path) -> None:
+    jobs = tmp_path / "runs/.jobs"
+    lines = row("7", "PENDING", "Resources", "0", f"{jobs}/1/job.sh") + row("9_1", "RUNNING", "None", "0", f"{jobs}/2/job.sh")
+    environ = program(tmp_path / "bin", "squeue", f"echo \"$@\" >>{tmp_path}/asked; printf '%s' '{lines}'")
+    program(
+        tmp_path / "bin", "sacct", f"echo \"$@\" >>{tmp_path}/asked; echo '10|CANCELLED by 1000|0:15'; echo '11.0|RUNNING|0:0'"
+    )
+    numbers = {jobs / "1": "7", jobs / "3": "9_1", jobs / "4": "10", jobs / "5": "11"}
+    states = Slurm(jobs / "1", environ).states(numbers)
+    assert [state.text for state in states.values()] == [
+        "pending (Resources)",
+        "running",
+        "cancelled",
+        "Slurm does not know the job any more",
+    ]
+    asked = (tmp_path / "asked").read_text().splitlines()
+    assert ["--jobs=7,9_1,10,11" in asked[0], "--jobs=10,11" in asked[1], len(asked)] == [True, True, 2]
+
+
 def test_a_job_that_slurmctld_has_forgotten_is_looked_up_in_the_accounting(tmp_path: Path) -> None:
-    environ = program(tmp_path / "bin", "scontrol", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
-    program(tmp_path / "bin", "sacct", "echo 'CANCELLED by 1000|0:15'")
+    environ = program(tmp_path / "bin", "squeue", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
+    program(tmp_path / "bin", "sacct", "echo '7|CANCELLED by 1000|0:15'")
     assert Slurm(tmp_path, environ).state("7") == State(phase="ended", text="cancelled", exit_code=143)
 
 
 @pytest.mark.parametrize("sacct", ["echo 'Slurm accounting storage is disabled' >&2; exit 1", "exit 0"])
-def test_without_accounting_a_forgotten_job_has_ended_in_an_unknown_way(tmp_path: Path, sacct: str) -> None:
-    environ = program(tmp_path / "bin", "scontrol", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
+def test_without_accounting_it_is_not_known_how_a_forgotten_job_ended(tmp_path: Path, sacct: str) -> None:
+    environ = program(tmp_path / "bin", "squeue", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
     program(tmp_path / "bin", "sacct", sacct)
-    assert Slurm(tmp_path, environ).state("7") == State(phase="ended", text="Slurm does not know the job any more")
-
-
-def test_a_job_of_the_same_number_with_another_script_is_not_taken_for_it(tmp_path: Path) -> None:
-    for command, phase in ((tmp_path / "run/job.sh", "running"), ("/other/job.sh", "ended")):
-        line = f"JobId=7 JobState=RUNNING Reason=None ExitCode=0:0 Command={command} WorkDir=/"
-        environ = program(tmp_path / "bin", "scontrol", f"echo '{line}'")
-        program(tmp_path / "bin", "sacct", "exit 1")
-        assert Slurm(tmp_path / "run", environ).state("7").phase == phase
+    assert Slurm(tmp_path, environ).state("7") == State(phase="forgotten", text="Slurm does not know the job any more")
 
 
 def test_a_controller_that_does_not_answer_says_nothing_about_the_job(tmp_path: Path) -> None:
     why = "Unable to contact slurm controller (connect failure)"
-    environ = program(tmp_path / "bin", "scontrol", f"echo 'slurm_load_jobs error: {why}' >&2; exit 1")
-    program(tmp_path / "bin", "sacct", "exit 1")
+    environ = program(tmp_path / "bin", "squeue", f"echo 'slurm_load_jobs error: {why}' >&2; exit 1")
     assert Slurm(tmp_path, environ).state("7") == State(phase="unknown", text=why)
+
+
+@pytest.mark.parametrize(
+    ("time", "arguments", "is_refused"),
+    [
+        ("2", (), True),
+        ("2:01", (), False),
+        ("0:02:00", (), True),
+        ("1", ("--signal=B:USR1@55",), False),
+        ("1", ("--signal=USR1",), True),
+        ("10", ("--signal=B:USR1@600",), True),
+        (None, (), False),
+    ],
+)
+def test_a_time_limit_that_is_not_longer_than_the_warning_is_refused(
+    time: str | None, arguments: tuple[str, ...], is_refused: bool
+) -> None:
+    resources = Resources(time=time, arguments=arguments)
+    slurm.render(JOB, resources)  # without --requeue there is no warning
+    with pytest.raises(UsageError, match="must be longer than the warning") if is_refused else contextlib.nullcontext():
+        slurm.render(JOB, msgspec.structs.replace(resources, requeue=True))
+
+
+def test_the_largest_array_is_that_of_the_configuration(tmp_path: Path) -> None:
+    environ = program(
+        tmp_path / "bin", "scontrol", "printf 'MaxArraySize            = 1001\\nMaxJobCount             = 10000\\n'"
+    )
+    assert Slurm(tmp_path, environ).largest_array() == 1001
 
 
 def test_a_machine_without_slurm_is_named(tmp_path: Path) -> None:
     engine = Slurm(tmp_path, {"PATH": str(tmp_path)})
-    assert engine.state("7") == State(phase="unknown", text="the command scontrol is not on this machine")
+    assert engine.state("7") == State(phase="unknown", text="the command squeue is not on this machine")
     with pytest.raises(EngineError, match="the command sbatch is not on this machine"):
         engine.submit(GOLDEN)
 

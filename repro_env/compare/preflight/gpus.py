@@ -17,6 +17,7 @@ from repro_env.compare.preflight.check import Captured, Check, Machine, Verdict
 from repro_env.compare.preflight.rules import (
     family,
     forward,
+    is_released,
     kind_of,
     rules,
     runs_cubin,
@@ -25,8 +26,8 @@ from repro_env.compare.preflight.rules import (
 )
 from repro_env.environment.machine.nvml import Gpu
 
-_CODE = re.compile(r"(sm|compute)_(\d+)(\d)(a?)")
-"""`sm_90a` runs on 9.0 only."""
+_CODE = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
+"""`sm_90a` runs on 9.0 only, `sm_100f` on the family of 10.0."""
 
 
 def check_gpus(captured: Captured, machine: Machine) -> Iterator[Check]:
@@ -105,7 +106,7 @@ def _driver(captured: Captured, machine: Machine) -> Check:
     if not driver:
         return result("unknown", "", "the version of NVIDIA's driver is unknown", update)
     if toolkit is not None and version(driver) >= version(toolkit):
-        return result("ok", rules().toolkits.source)
+        return result("ok", rules().toolkits.source_of(cuda))
     if row is None and toolkit is None:
         return result("unknown", "", f"the rules have no row for CUDA {cuda}", "compare with the release notes of this CUDA")
     if row is not None and version(driver) >= version(row.driver):
@@ -115,7 +116,7 @@ def _driver(captured: Captured, machine: Machine) -> Check:
         why = f"minor version compatibility: functions that need driver {toolkit} fail, and PTX is not compiled"
         return result("ok", row.source, why)
     floor = row.driver if row is not None else toolkit
-    source = row.source if row is not None else rules().toolkits.source
+    source = row.source if row is not None else rules().toolkits.source_of(cuda)
     why = f"CUDA {cuda} needs driver {floor} or later"
     package = _compat(captured, cuda)
     if package is None:
@@ -180,13 +181,14 @@ def _kernels(captured: Captured, machine: Machine, gpu: Gpu) -> Check:
         )
     if not frameworks.architectures:
         return result("unknown", "", "the spec does not list the kernels of its torch", "capture again")
-    codes = [
-        (match[1], f"{match[2]}.{match[3]}", bool(match[4])) for match in map(_CODE.fullmatch, frameworks.architectures) if match
-    ]
-    compiled = [(code, is_exact) for kind, code, is_exact in codes if kind == "sm"]
-    if any(code == gpu.capability if is_exact else runs_cubin(code, gpu.capability) for code, is_exact in compiled):
+    codes = [(match[1], f"{match[2]}.{match[3]}", match[4]) for match in map(_CODE.fullmatch, frameworks.architectures) if match]
+    fitting = [code for kind, code, suffix in codes if kind == "sm" and runs_cubin(code, gpu.capability, suffix)]
+    if fitting and (is_released(gpu.capability) or gpu.capability in fitting):
         return result("ok", "cubin")
-    ptx = [code for kind, code, is_exact in codes if kind == "compute" and not is_exact]
+    if fitting:
+        why = f"no document that the rules know says which kernels run on compute capability {gpu.capability}"
+        return result("unknown", "gpus", why, f"use a torch with kernels for it: sm_{gpu.capability.replace('.', '')}")
+    ptx = [code for kind, code, suffix in codes if kind == "compute" and not suffix]
     if any(version(code) <= version(gpu.capability) for code in ptx):
         toolkit = rules().toolkits.driver.get(cuda)
         if toolkit is None or not machine.host.nvidia:

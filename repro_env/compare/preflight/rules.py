@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -34,6 +35,11 @@ class Toolkits(Frozen, frozen=True, kw_only=True):
 
     driver: dict[str, str]
     source: str
+    sources: Mapping[str, str] = {}
+    """Of versions that have a source of their own."""
+
+    def source_of(self, cuda: str) -> str:
+        return self.sources.get(cuda, self.source)
 
 
 class Forward(Frozen, frozen=True, kw_only=True):
@@ -59,6 +65,14 @@ class Cubin(Frozen, frozen=True, kw_only=True):
     source: str
     excluded: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
+
+
+class Devices(Frozen, frozen=True, kw_only=True):
+    """Compute capabilities of devices. `code`: what the kernels are compiled for that they run."""
+
+    devices: frozenset[str]
+    source: str
+    code: str = ""
 
 
 class WheelRow(Frozen, frozen=True, kw_only=True):
@@ -93,7 +107,7 @@ class Shm(Frozen, frozen=True, kw_only=True):
     source: str
 
 
-class Rules(Frozen, frozen=True, kw_only=True):
+class Rules(Frozen, frozen=True, kw_only=True, rename={"family_specific": "family-specific"}):
     """The file. `source` of each row is a key of `sources`."""
 
     sources: dict[str, str]
@@ -102,6 +116,8 @@ class Rules(Frozen, frozen=True, kw_only=True):
     forward: tuple[Forward, ...]
     kind: tuple[Names, ...]
     cubin: tuple[Cubin, ...]
+    family_specific: tuple[Devices, ...]
+    released: tuple[Devices, ...]
     wheel: tuple[WheelRow, ...]
     libc: tuple[Libc, ...]
     baseline: tuple[Baseline, ...]
@@ -134,8 +150,20 @@ def kind_of(name: str) -> Kind | None:
     return next((row.kind for row in rows if any(re.fullmatch(pattern, name) for pattern in row.names)), None)
 
 
-def runs_cubin(code: str, device: str) -> bool:
-    """Whether a device with a compute capability runs kernels that were compiled for another, such as `8.0` on `8.6`."""
+def is_released(device: str) -> bool:
+    """Whether documents cover the devices with a compute capability."""
+    return any(device in row.devices for row in rules().released)
+
+
+def runs_cubin(code: str, device: str, suffix: str = "") -> bool:
+    """Whether a device with a compute capability runs kernels that were compiled for another, such as `8.0` on `8.6`.
+
+    `suffix`: `a` for kernels that run on this capability only, `f` for those that run on its family.
+    """
+    if suffix == "a" or code == device:
+        return code == device
+    if suffix == "f":
+        return any(row.code == code and device in row.devices for row in rules().family_specific)
     row = next((row for row in rules().cubin if row.code == code), None)
     if row is not None and row.only:
         return device in row.only

@@ -97,8 +97,8 @@ def _compile(spec: Spec, options: RunOptions, known: Path | None, store: Store, 
         launch = imageprogram.launch(spec, "bytecode", argv, paths.COMPILED, notes=notes, store=store)
         with streams.silent():
             outcome = imageprogram.run(launch, run_directory, spec, options, store, bytecode=known)
-        if outcome.signal in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.raise_signal(outcome.signal)
+        if outcome.interrupted:
+            signal.raise_signal(outcome.interrupted)
         if outcome.exit_code:
             tell.warn(
                 f"the image's modules could not be compiled (exit code {outcome.exit_code}), so each process compiles what it imports"

@@ -1,14 +1,16 @@
-"""The runs that were submitted to a scheduler. Each has a directory next to those of the runs, with files that never change.
+"""The runs that were submitted to a scheduler. Each has a directory next to those of the runs.
 
 runs/.jobs/<run id>/
     submission.json   what the run would start from, written before the job is submitted
     job.json          the ID of the job, written after that
+    state.json        the last state that the scheduler reported before the run started; the only file that is replaced
     job.sh, job.yaml  the job script (Slurm), the manifest (Kubernetes)
     stdout.log, stderr.log   what the job printed, also if the run did not start
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,7 +28,7 @@ from repro_env.schema.errors import RecordError, ReproEnvError
 from repro_env.schema.run import EngineName, Start
 from repro_env.schema.text import Line
 
-_SUBMISSION, _JOB = "submission.json", "job.json"
+_SUBMISSION, _JOB, _STATE = "submission.json", "job.json", "state.json"
 
 
 class Submission(Frozen, frozen=True, kw_only=True):
@@ -89,6 +91,21 @@ def write(runs: Path, submission: Submission) -> Path:
 def write_job(directory: Path, job: str) -> None:
     """Write the ID of a submitted job. Raises `RecordError`, `DiskError`."""
     write_once(directory / _JOB, codec.pretty(_JobFile(id=job)), "the ID of the job")
+
+
+def write_state(directory: Path, data: bytes) -> None:
+    """Replace the last state of a job. A failure is not an error: it is only a help for later questions."""
+    temporary = directory / f".{_STATE}.{os.getpid()}"
+    with contextlib.suppress(OSError):
+        temporary.write_bytes(data)
+        temporary.replace(directory / _STATE)
+
+
+def read_state(directory: Path) -> bytes:
+    """Return the last state of a job; empty if none was kept."""
+    with contextlib.suppress(OSError):
+        return read_regular(directory / _STATE, 1 << 16)
+    return b""
 
 
 def read(runs: Path, run_id: str) -> Submission | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from repro_env.runs.lineage import parents
@@ -49,3 +50,29 @@ def find(options: RunOptions, spec: Spec, runs: Path) -> tuple[str, Run | None]:
 def parent_of(run: Run) -> Parent:
     """Return the resumed run as a parent of the run that resumes it."""
     return Parent(id=run.id, record=run.end_digest or None, how="outputs")
+
+
+def chain(run: Run, runs: Sequence[Run]) -> list[Run]:
+    """Return a run and those that it resumed, one after the other, oldest first. `runs`: those in its directory. Pure."""
+    by_id, found = {item.id: item for item in runs}, [run]
+    while (earlier := by_id.get(found[0].start.resume_of or "")) is not None and earlier not in found:
+        found.insert(0, earlier)
+    return found
+
+
+def count_without_progress(attempts: Sequence[Run], number: int) -> int:
+    """Return how many of the last attempts a signal interrupted before they changed an output or a checkpoint. Pure.
+
+    `attempts`: oldest first. One that was killed, or interrupted by another signal, is not counted: it may have had no time.
+    """
+    count, before = 0, frozenset[tuple[str, str]]()
+    for end, start in ((run.end, run.start) for run in attempts):
+        if end is None:
+            continue
+        after = frozenset((output.path, output.sha256) for output in end.outputs)
+        if after != before or start.before != end.after:
+            count = 0
+        elif end.outcome.interrupted == number:
+            count += 1
+        before = after
+    return count

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,6 +16,7 @@ from repro_env.compare.preflight.rules import rules, version
 from repro_env.environment.machine.nvml import Gpu
 from repro_env.schema.environment import Host
 from repro_env.schema.frameworks import Device, Frameworks, Library, Threads
+from tests.parts import need
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -97,13 +100,31 @@ def test_the_pairs_are_many_and_each_has_a_source() -> None:
 
 def test_every_row_of_the_rules_has_a_source() -> None:
     table = rules()
-    lists = (table.family, table.forward, table.kind, table.cubin, table.wheel, table.libc, table.baseline)
-    used = {row.source for rows in lists for row in rows} | {table.toolkits.source, table.shm.source}
+    rows: tuple[Any, ...] = (
+        *table.family, *table.forward, *table.kind, *table.cubin, *table.family_specific, *table.released, *table.wheel, *table.libc,
+        *table.baseline, table.toolkits, table.shm,
+    )  # fmt: skip
+    used = {row.source for row in rows} | set(table.toolkits.sources.values())
     assert used | {"cubin", "forward", "minor", "notes"} == set(table.sources)
     families = {row.cuda: row.driver for row in table.family}
     for cuda, driver in table.toolkits.driver.items():
         major = cuda.partition(".")[0]
         assert major not in families or version(driver) >= version(families[major])[:1], f"CUDA {cuda} before its family"
+
+
+def test_the_rules_are_not_older_than_the_installed_torch() -> None:
+    """A newer PyTorch in the environment of the trainers brings wheels for a CUDA, or cubins, that the rules have to know."""
+    directory = next(iter(Path(__file__).parents[3].glob("build/trainers/lib/python3*/site-packages/torch")), None)
+    need(directory is not None, "the environment of the trainers: make trainers")
+    assert directory is not None
+    installed = re.search(r"__version__ = '(\d+\.\d+)", (directory / "version.py").read_text())
+    known = re.match(r"PyTorch (\d+\.\d+)", rules().sources["torch"])
+    assert installed is not None
+    assert known is not None
+    assert version(known[1]) >= version(installed[1]), f"rules.toml is of PyTorch {known[1]}, but {installed[1]} is installed"
+    table = (directory / "cuda/__init__.py").read_text().partition("PYTORCH_RELEASES_CODE_CC")[2].partition("\n}")[0]
+    wheels = set(re.findall(r'"(\d+\.\d+)": \{', table))
+    assert wheels == {row.cuda for row in rules().wheel} <= rules().toolkits.driver.keys()
 
 
 def test_the_rules_for_cubins_are_those_of_the_installed_torch() -> None:
@@ -187,7 +208,7 @@ def test_a_runtime_without_rules_is_unknown(frameworks: Frameworks) -> None:
 @pytest.mark.parametrize(
     ("cuda", "architectures", "packages", "driver"),
     [
-        ("13.5", "sm_90", {}, "620.10"),
+        ("14.0", "sm_90", {}, "650.10"),
         ("13.0", "sm_90", {"cuda-compat-13-0": "580.95.05-1"}, "535.161.07"),
         ("12.8", "compute_80", {}, "570.26"),
     ],
@@ -223,6 +244,7 @@ def test_another_architecture_blocks() -> None:
         ({"glibc": "2.34-100.el9_4.2"}, "Linux 2.6.32-754.el6.x86_64", "blocked"),
         ({"glibc": "2.17-326.el7"}, "Linux 6.1.0-18-amd64", "ok"),
         ({"glibc": "2.17-326.el7"}, "Linux 5.15.0-100-generic", "unknown"),
+        ({"libc6": "2.43-7"}, "Linux 5.15.0-100-generic", "ok"),
         ({"libc6": "2.99-1"}, "Linux 6.2.0", "ok"),
         ({"libc6": "2.99-1"}, "Linux 5.15.0-100-generic", "unknown"),
         ({}, "Linux 5.15.0-100-generic", "unknown"),

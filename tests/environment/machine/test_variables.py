@@ -136,6 +136,14 @@ def test_variables_of_numeric_libraries_are_replayed(name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "name", ["HYDRA_BOOTSTRAP", "HYDRA_LAUNCHER_EXTRA_ARGS", "I_MPI_HYDRA_BOOTSTRAP", "OMPI_MCA_plm_slurm_args"]
+)
+def test_variables_by_which_slurm_configures_mpi_launchers_are_not_reported(name: str) -> None:
+    assert variables.unused({name: "slurm"}, {}, ()) == ()
+    assert variables.unlisted([name]) == ()
+
+
+@pytest.mark.parametrize(
     "name",
     ["TF_VAR_region", "TF_LOG", "TF_CLI_ARGS", "TF_DATA_DIR", "TF_WORKSPACE", "KERASX", "ATENA", "OMPX_THREADS", "LC_TERMINAL", "DATASETS_PATH"],
 )  # fmt: skip
