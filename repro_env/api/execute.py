@@ -21,6 +21,7 @@ from repro_env.api import preflight, rebuild
 from repro_env.api.arguments import Pairs, absolute, pairs_of
 from repro_env.api.runs import finish_interrupted
 from repro_env.compare.environments.drift import check_drift, check_host, check_imports
+from repro_env.compare.preflight.check import facts_of
 from repro_env.delivery.builder import layers
 from repro_env.io import package
 from repro_env.io.files import remove_tree, walk
@@ -55,7 +56,7 @@ from repro_env.runs.start.request import (
 from repro_env.runs.start.snapshot import Snapshot
 from repro_env.runs.start.sourcedirectory import SourceDirectory
 from repro_env.sandbox import limits as enforcement
-from repro_env.sandbox import plan, pod, programs
+from repro_env.sandbox import fabric, plan, pod, programs
 from repro_env.sandbox.host import HostRunner
 from repro_env.sandbox.runner import Runner
 from repro_env.sandbox.session import FORWARDED
@@ -405,6 +406,11 @@ def prepare(
             replays_threads=options.determinism != "off",
         )
         preflight.require(checks, spec_directory, here=options.here, tell=tell)
+        if options.network and not is_host:
+            adapters = fabric.look(facts_of(spec).packages)
+            gpus = msgspec.structs.replace(gpus, nodes=(*gpus.nodes, *adapters.nodes))
+            if adapters.problem and joined is None:
+                tell.warn(adapters.problem)
     run_data = data.collect(
         options,
         spec,

@@ -127,7 +127,7 @@ def requeue_interrupted(run: Run, tell: Tell) -> None:
 def last_attempt(runs: Path, run_id: str, job: Job, tell: Tell) -> Run | None:
     """Return the last attempt of the job of this process, after its end; None if this is the first one.
 
-    The run of a lost node goes on, and holds its lock. If that takes too long, the job is queued again. Raises `EngineError`, and
+    The run of a lost node continues, and holds its lock. If that takes too long, the job is queued again. Raises `EngineError`, and
     `RecordError` if that does not help.
     """
     deadline = 0.0
@@ -242,7 +242,7 @@ def wait(
                 if not _may_continue(submitted, others, state.phase, is_new=is_new):
                     break
                 if state.phase != before.phase:
-                    tell(f"job {job}: {state.text}; waiting for the record of the run, which may still go on")
+                    tell(f"job {job}: {state.text}; waiting for the record of the run, which may still continue")
             else:
                 answered = time.monotonic()
                 if state.text != before.text and state.phase != "ended":

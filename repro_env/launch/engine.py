@@ -14,7 +14,7 @@ class State(Frozen, frozen=True, kw_only=True):
     """The state of a job, as its engine reports it."""
 
     phase: Phase
-    """`unknown` if the engine does not answer. `forgotten` if it does not know the job any more: the run may still go on."""
+    """`unknown` if the engine does not answer. `forgotten` if it does not know the job any more: the run may still continue."""
     text: str
     """The engine's words, with the reason."""
     hint: str = ""

@@ -106,12 +106,12 @@ def look(environ: Mapping[str, str], root: Path = Path("/")) -> Machine:
         driver={"nvidia": f"nvidia {drivers.nvidia_driver(root)}", "amd": f"amdgpu {drivers.amd_driver(root)}"},
         made=made,
         sonames={path: drivers.soname(path) for path in mounts},
-        openable=frozenset(node.source for edit in edits for node in edit.device_nodes if _can_open(node.source)),
+        openable=frozenset(node.source for edit in edits for node in edit.device_nodes if can_open(node.source)),
         visible=next((f"{name}={environ[name]}" for name in _VISIBLE if name in environ), ""),
     )
 
 
-def _can_open(path: str) -> bool:
+def can_open(path: str) -> bool:
     """Whether this process may open a device file. access(2) asks the control group too, and does not start the driver."""
     try:
         return stat.S_ISCHR(os.stat(path).st_mode) and os.access(path, os.R_OK | os.W_OK)  # noqa: PTH116

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from repro_env.io import files
 from repro_env.oci import paths
-from repro_env.sandbox import workspace
+from repro_env.sandbox import fabric, workspace
 from repro_env.schema.errors import StoreError
 from repro_env.schema.run import Launch
 
@@ -72,7 +72,12 @@ class Image:
 
 def image_means(image: Image, launch: Launch) -> list[str]:
     """How the runners of images ran a launch, for the record."""
-    return [*([] if image.bytecode else ["bytecode: none"]), *([f"gpus: {launch.gpus.means}"] if launch.gpus.count else [])]
+    adapters = sum(node.target.startswith(f"{fabric.DIRECTORY}/uverbs") for node in launch.gpus.nodes)
+    return [
+        *([] if image.bytecode else ["bytecode: none"]),
+        *([f"gpus: {launch.gpus.means}"] if launch.gpus.count else []),
+        *([f"infiniband: {adapters}"] if adapters else []),
+    ]
 
 
 def merge(layers: Sequence[Path], target: Path) -> Path:

@@ -88,7 +88,7 @@ class Gpus(Frozen, frozen=True, kw_only=True):
     """Number of GPUs, or of MIG devices."""
     facts: tuple[GpuFact, ...] = ()
     nodes: tuple[HostFile, ...] = ()
-    """Device files, below `/dev` in the run."""
+    """Device files, below `/dev` in the run. With a network, those of InfiniBand too (`sandbox.fabric`)."""
     files: tuple[HostFile, ...] = ()
     """Libraries and programs of the driver. They are mounted read-only."""
     env: tuple[Variable, ...] = ()

@@ -111,7 +111,7 @@ def test_the_record_of_the_run_ends_the_wait_if_the_engine_says_nothing(tmp_path
     assert waited.exit_code == 0
     assert tell.lines == [
         "job 12: running",
-        f"job 12: {answer.text}; waiting for the record of the run, which may still go on",
+        f"job 12: {answer.text}; waiting for the record of the run, which may still continue",
     ]
 
 

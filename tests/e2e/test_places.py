@@ -73,10 +73,14 @@ def test_environments_are_made_and_captured_inside_an_image(tmp_path: Path) -> N
     need(Path("/usr/share/python-wheels").is_dir(), "Debian's ensurepip: apt-get install python3-venv")
     need(Path("/var/lib/dpkg/info").is_dir(), "a dpkg database")
     directory = tmp_path / "project"
-    project = parts.project(directory, parts.venv(directory / ".venv", python="/usr/bin/python3", own_pip=False), tmp_path / "store")
+    project = parts.project(
+        directory, parts.venv(directory / ".venv", python="/usr/bin/python3", own_pip=False), tmp_path / "store"
+    )
     (directory / "work.py").write_text("")
     project.capture()
-    assert project.run("exec", "sh", "-c", "python -m venv /tmp/made && /tmp/made/bin/python -m pip --version").out.startswith("pip ")
+    assert project.run("exec", "sh", "-c", "python -m venv /tmp/made && /tmp/made/bin/python -m pip --version").out.startswith(
+        "pip "
+    )
     tool = Path(sys.prefix)
     mounts = [f"--volume={path}:{path}:ro" for path in {parts.ROOT, tool, Path(BASE_PYTHON).parents[1]} if path != Path("/usr")]
     with parts.in_docker(project) as image:

@@ -180,7 +180,7 @@ def test_a_wait_goes_on_while_the_controller_is_silent_and_when_it_has_forgotten
         cluster.slurm.lose(node)  # otherwise they would stop jobs that the controller has forgotten
     for process in (silent, forgotten):
         assert process.stderr is not None
-        while "waiting for the record of the run, which may still go on" not in (line := process.stderr.readline()):
+        while "waiting for the record of the run, which may still continue" not in (line := process.stderr.readline()):
             assert line
     cluster.slurm.start_controller("-c")
     while "Slurm does not know the job any more" not in (line := forgotten.stderr.readline()):  # type: ignore[union-attr]

@@ -144,7 +144,9 @@ def _probe(path: Path, name: str, environ: Mapping[str, str]) -> _Answer:
     """Return the answer of the static probe. It runs in the working directory, which a version manager's `python3` may use."""
     hint = "name a different Python with --python"
     try:
-        done = process.run([str(path), "-I", "-S", "-B", "-X", "utf8", str(GUEST / "probe.py")], env=environ, timeout=TIMEOUT, limit=_REPORT)
+        done = process.run(
+            [str(path), "-I", "-S", "-B", "-X", "utf8", str(GUEST / "probe.py")], env=environ, timeout=TIMEOUT, limit=_REPORT
+        )
     except OSError as error:
         raise InterpreterError(f"this program did not start: {error.strerror}", where=name, hint=hint) from None
     if done.timed_out:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from repro_env.sandbox import handover, memory
+from repro_env.sandbox import fabric, handover, memory
 from repro_env.sandbox.embedded import rootfs
 from repro_env.sandbox.image import Mounts
 from repro_env.schema.run import Launch
@@ -62,6 +62,8 @@ def to_container(launch: Launch, mounts: Mounts, interpreter: str, *, keep_id: b
         host["Devices"] = [
             {"PathOnHost": node.source, "PathInContainer": node.target, "CgroupPermissions": "rw"} for node in launch.gpus.nodes
         ]
+    if any(node.target.startswith(f"{fabric.DIRECTORY}/") for node in launch.gpus.nodes):
+        host["Ulimits"] = [{"Name": "memlock", "Soft": -1, "Hard": -1}]
     if keep_id:
         host["UsernsMode"] = "keep-id"
     return {

@@ -47,7 +47,9 @@ class View:
             kernel.bind(path, f"{target}{path}")
         # A directory above a project in /dev/shm can be private to root.
         for covered in sorted({"/".join(path.split("/")[:3]) for path, _ in self._trees if path.startswith("/dev/")}):
-            kernel.mount("tmpfs", f"{target}{covered}", "tmpfs", kernel.MS_NODEV | kernel.MS_NOSUID, f"mode=0755,uid={UID},gid={UID}")
+            kernel.mount(
+                "tmpfs", f"{target}{covered}", "tmpfs", kernel.MS_NODEV | kernel.MS_NOSUID, f"mode=0755,uid={UID},gid={UID}"
+            )
         for path, tree in self._trees:
             _make_point(f"{target}{path}", is_directory=stat.S_ISDIR(os.fstat(tree).st_mode))
             kernel.attach(tree, f"{target}{path}")
