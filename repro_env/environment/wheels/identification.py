@@ -41,7 +41,7 @@ MAX_EXACT = 32
 """The number of candidates to try that have the tags in WHEEL; no serious index has more."""
 MAX_OTHERS = 8
 """The number of candidates to try that have other tags."""
-_RULE = 2
+_RULE = 3
 """Part of the cache's key; increment it when proofs change."""
 
 
@@ -153,19 +153,17 @@ class _Identifier:
             raise _NotThisError(f"the installed files differ from {candidate.filename}: {reason}")
         url = _without_user(candidate.url)
         why = archives.why_bundled(url)
-        path = str(self._reader.fetch(candidate)[0]) if why else ""
-        self._store.facts.put(FACTS, candidate_facts.digest, codec.canonical(candidate_facts.facts))
-        proven = Wheel(
-            name=dist.facts.name,
-            version=dist.facts.version,
-            filename=candidate.filename,
-            sha256=candidate_facts.digest,
-            size=candidate_facts.size,
-        )
+        path, digest, size = self._reader.fetch(candidate)[0] if why else None, candidate_facts.digest, candidate_facts.size
+        if path is not None and why == archives.LOCAL and origin == "direct":
+            # Probably built here. A wheel in a directory of find-links usually is a copy of an index's, which others can find.
+            path, digest = repacking.normalize(path, candidate.filename, self._store)
+            size = path.stat().st_size
+        self._store.facts.put(FACTS, digest, codec.canonical(candidate_facts.facts))
+        proven = Wheel(name=dist.facts.name, version=dist.facts.version, filename=candidate.filename, sha256=digest, size=size)
         hint = WheelHint(
             sha256=proven.sha256, origin="bundled" if why else origin, urls=() if why else (url,), index=candidate.index
         )
-        return IdentifiedWheel(proven, hint, candidate_facts.facts, path, why)
+        return IdentifiedWheel(proven, hint, candidate_facts.facts, str(path or ""), why)
 
 
 class _NotThisError(Exception):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import posixpath
 import re
+import shutil
 import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -20,7 +21,7 @@ from repro_env.environment.python.distributions import InstalledDistribution
 from repro_env.environment.secrets.bundles import SecretSearch
 from repro_env.environment.system.tree import parent_directories
 from repro_env.guest import wheelrule
-from repro_env.io.files import FileContents, Found, chunks_of, room, walk
+from repro_env.io.files import CHUNK, FileContents, Found, chunks_of, room, walk
 from repro_env.oci import wheel
 from repro_env.oci.entry import Entry
 from repro_env.oci.wheel import Facts
@@ -114,6 +115,24 @@ def repack(dist: InstalledDistribution, layout: Layout, *, store: Store, search:
     repacked = Wheel(name=dist.facts.name, version=dist.facts.version, filename=filename, sha256=digest, size=path.stat().st_size)
     store.facts.put("repack", key, codec.canonical(repacked))
     return Repacked(repacked, facts, path, problems)
+
+
+def normalize(path: Path, filename: str, store: Store) -> tuple[Path, str]:
+    """Copy a wheel into the store, without what a build on another day or with another umask changes. Returns path and digest.
+
+    Its files are unchanged. Their times, their modes except for the executable bit, their order and their compression are not.
+    """
+    facts = open_facts(path, filename)
+    with store.temp.directory() as directory, room(store.root), zipfile.ZipFile(path) as original:
+        copy = directory / "wheel"
+        with zipfile.ZipFile(copy, "w", zipfile.ZIP_STORED) as archive:
+            for file in sorted(facts.files, key=lambda file: file.name.encode()):
+                with (
+                    original.open(file.name) as read,
+                    archive.open(_header(file.name, file.executable, file.size), "w") as written,
+                ):
+                    shutil.copyfileobj(read, written, CHUNK)
+        return store.blobs.add(chunks_of(copy))
 
 
 def _files_of(dist: InstalledDistribution, layout: Layout) -> tuple[list[Found], tuple[str, ...]]:

@@ -271,6 +271,33 @@ def test_a_wheel_from_find_links_is_bundled_as_the_original_file(installation: I
     assert installation.identified(find_links=str(tmp_path)).hint.origin == "repacked"
 
 
+def test_a_wheel_that_was_installed_by_its_path_does_not_depend_on_when_and_with_which_umask_it_was_built(
+    installation: Installation, tmp_path: Path
+) -> None:
+    path = installation.install()
+    found = set()
+    for number, mode in enumerate((0o100644, 0o100600, 0o100664)):
+        built = tmp_path / str(number) / path.name
+        built.parent.mkdir()
+        with (
+            zipfile.ZipFile(path) as original,
+            zipfile.ZipFile(built, "w", zipfile.ZIP_DEFLATED, compresslevel=1 + number) as copy,
+        ):
+            for member in original.infolist()[:: -1 if number == 1 else 1]:
+                header = zipfile.ZipInfo(member.filename, (2000 + number, 1, 1, 0, 0, 0))
+                header.external_attr = (mode | member.external_attr >> 16 & 0o111) << 16
+                header.compress_type = zipfile.ZIP_DEFLATED
+                copy.writestr(header, original.read(member))
+        installation.direct(built.as_uri())
+        identified = installation.identified(index_url=(tmp_path / "none").as_uri())
+        assert identified.hint.origin == "bundled"
+        assert digest(Path(identified.file)) == identified.artifact.sha256
+        found.add((identified.artifact, tuple(sorted(identified.facts.files))))
+    assert len(found) == 1
+    with zipfile.ZipFile(identified.file) as wheel_file:
+        assert wheel_file.testzip() is None
+
+
 def test_a_downloadable_wheel_is_preferred_to_a_local_copy(installation: Installation, tmp_path: Path) -> None:
     path = installation.install()
     (tmp_path / path.name).write_bytes(path.read_bytes())
