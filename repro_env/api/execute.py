@@ -445,7 +445,7 @@ def prepare(
         command=command,
         cwd=plan.working_directory(str(here), workspace, source.directories),
         seed=seed_of(options.seed, spec) if resumed is None or options.seed is not None else resumed.start.seed,
-        source=source.fact,
+        source=resumption.with_times(source.fact, resumed, options.recorded),
         data=run_data.facts,
         given=tuple(variable.name for variable in given),
         python_path=python_path_of(options, code.root, workspace),

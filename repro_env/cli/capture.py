@@ -133,7 +133,12 @@ def _print(result: CaptureResult) -> None:
     excluded.sort(key=lambda row: (-row.size, row.path))
     rows += _attention("left out", [f"{row.path}{f' ({size(row.size)})' if row.size else ''}: {row.why}" for row in excluded])
     if observed.source is not None and any(row.why.startswith("git-ignored") for row in excluded):
-        rows.append(("", f"git-ignored data is not captured; runs in this directory still see it, up to {size(CAP)}"))
+        rows.append(
+            (
+                "",
+                f"git-ignored data is not captured; runs in this directory see it, up to {size(CAP)}, and name what they do not see",
+            )
+        )
     rows += [("data", f"{data.path}, {data.files:,} file{'s' * (data.files != 1)}, {size(data.size)}") for data in observed.data]
     rows += [("note", note) for note in (*observed.notes, *_variable_notes(observed.variables))]
     rows += [("unknown", unknown) for unknown in observed.unknown]

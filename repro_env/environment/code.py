@@ -19,7 +19,8 @@ from repro_env.environment.source import selection
 from repro_env.environment.source.selection import SourceTree
 from repro_env.environment.system import openedlibraries
 from repro_env.environment.system.tree import Tree
-from repro_env.io.files import FileContents, keys_of, output_files
+from repro_env.io.files import FileContents, keys_of, output_files, times_of
+from repro_env.oci.entry import escape as escape_path
 from repro_env.oci.entry import file_notes, sort_with_parents
 from repro_env.schema import redact
 from repro_env.schema.environment import Excluded
@@ -90,6 +91,7 @@ class Code(msgspec.Struct, frozen=True, kw_only=True):
             size=tree.size,
             relative=os.path.relpath(tree.root, os.path.realpath(request.output)),
             files=file_notes(entries),
+            times={escape_path(path): time for path, time in times_of(tree.found).items()},
             git=tree.git,
             include=request.include,
             exclude=request.exclude,

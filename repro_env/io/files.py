@@ -106,6 +106,11 @@ def entry_at(location: str, path: str) -> Found:
     return Found(path, "other", False, 0, "", key)
 
 
+def times_of(entries: Iterable[Found]) -> dict[str, int]:
+    """Return when each file and directory was modified (ns), by path. A symlink has no time of its own for most programs."""
+    return {entry.path: entry.key[3] for entry in entries if entry.kind in ("file", "dir")}
+
+
 def fingerprint(entries: Iterable[Found]) -> str:
     """Return a digest (hex) of a listing. It changes with any path, kind, symlink target, executable bit or key of a file.
 

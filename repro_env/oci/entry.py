@@ -81,9 +81,9 @@ def file_notes(entries: Iterable[Entry]) -> dict[str, str]:
     notes = {}
     for entry in entries:
         if entry.kind == "file":
-            notes[_escaped(entry.path)] = f"{'program' if entry.executable else 'file'} {entry.size} {entry.sha256}"
+            notes[escape(entry.path)] = f"{'program' if entry.executable else 'file'} {entry.size} {entry.sha256}"
         elif entry.kind == "link":
-            notes[_escaped(entry.path)] = f"link {_escaped(entry.target)}"
+            notes[escape(entry.path)] = f"link {escape(entry.target)}"
     return notes
 
 
@@ -100,7 +100,8 @@ def entries_from_notes(listed: Mapping[str, str]) -> dict[str, Entry]:
     return entries
 
 
-def _escaped(text: str) -> str:
+def escape(text: str) -> str:
+    """Escape `%` and control characters, which stored paths cannot contain."""
     return re.sub(r"[%\x00-\x1f\x7f]", lambda match: f"%{ord(match[0]):02X}", text)
 
 

@@ -63,6 +63,7 @@ def plan(spec: Spec, start: Start, request: Request) -> Launch:
         cwd=start.cwd,
         workspace=workspace,
         snapshot=start.source.seen,
+        times=start.source.times,
         mounts=tuple(sorted(request.mounts, key=lambda mount: mount.target)),
         tools=request.tools,
         notes=request.notes,

@@ -12,7 +12,7 @@ import errno
 import os
 import posixpath
 import stat
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from io import FileIO
 from pathlib import Path
 
@@ -20,6 +20,7 @@ import msgspec
 
 from repro_env.io import files
 from repro_env.oci import paths
+from repro_env.oci.entry import escape
 from repro_env.oci.paths import is_below
 from repro_env.sandbox.outputs import OUTSIDE
 from repro_env.schema.codec import Frozen
@@ -34,7 +35,7 @@ SCRATCH = ".scratch"
 """Directory in the run's directory for what is not an output. It is removed with everything else that `prepare` made."""
 _RULES = ".unfinished.json"
 """File in the run's directory, until `collect` is done."""
-_MAX_RULES = 16 << 20
+_MAX_RULES = 256 << 20
 """Bytes that are read of the rules."""
 TEMPORARY = ("/tmp", "/var/tmp")  # noqa: S108
 ETC = ("passwd", "group", "hosts", "resolv.conf", "hostname", "ld.so.cache")
@@ -56,6 +57,8 @@ class Rules(Frozen, frozen=True, kw_only=True):
     kept: tuple[str, ...]
     """The parent directory of the project, and HOME. Files below them are kept even if these are below `TEMPORARY`."""
     caches: tuple[str, ...]
+    times: dict[str, int] = msgspec.field(default_factory=dict)
+    """When each file of the source was last modified (ns) when the command started."""
 
     def skip(self, path: str) -> bool:
         """Whether a path outside the project and all paths below it are not kept: mounts, caches, bytecode, temporary files.
@@ -87,7 +90,8 @@ def prepare(launch: Launch, directory: Path, snapshot: Path) -> None:
     """Copy the source to `files` in the run's `directory`, unless another process of the run has done it. Raises `DiskError`."""
     source, host = directory / "files", host_directory(launch, directory)
     is_prepared = launch.member is not None and not is_collected(directory)
-    files.atomic_write(directory / _RULES, msgspec.json.encode(rules_of(launch)), flush=False)
+    rules = rules_of(launch)
+    files.atomic_write(directory / _RULES, msgspec.json.encode(rules), flush=False)
     with files.room(directory):
         for path in (source, host / OUTSIDE, host / SCRATCH):
             path.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -100,6 +104,25 @@ def prepare(launch: Launch, directory: Path, snapshot: Path) -> None:
     kinds = {mount.target: Path(mount.source).is_dir() for mount in launch.mounts}
     kinds |= {tree.target: not tree.root.startswith(paths.HOME) for tree in launch.trees}
     make_mount_points(source, launch.workspace, kinds)
+    rules = msgspec.structs.replace(rules, times=_set_times(launch, directory))
+    files.atomic_write(directory / _RULES, msgspec.json.encode(rules), flush=False)
+
+
+def _set_times(launch: Launch, directory: Path) -> dict[str, int]:
+    """Set the times that are in the record. Returns those of the source's files, as the disk keeps them, by path."""
+    kept: dict[str, int] = {}
+    roots = [(directory / "files", ""), *([(directory / OUTSIDE, "/")] if launch.resumed is not None else [])]
+    for root, prefix in roots:
+        for found in files.walk(root) if root.is_dir() else ():  # follows no symlink, whatever the record names
+            time = launch.times.get(escape(prefix + found.path))
+            if time is None or found.kind not in ("file", "dir"):
+                continue
+            path = root / found.path
+            os.utime(path, ns=(time, time), follow_symlinks=False)
+            is_output = prefix or (launch.resumed is not None and os.path.lexists(Path(launch.resumed, "files", found.path)))
+            if found.kind == "file" and not is_output:
+                kept[found.path] = path.lstat().st_mtime_ns
+    return kept
 
 
 def host_directory(launch: Launch, directory: Path) -> Path:
@@ -207,11 +230,11 @@ def collect(directory: Path, snapshot: Path, image: Iterable[Path] = ()) -> tupl
         raise OSError(errno.EINVAL, "this file is damaged: it does not contain rules", str(directory / _RULES)) from None
     below = len(rules.workspace) + 1
     points = {path[below:] for path in rules.mounted if path.startswith(rules.workspace + "/")}
-    found = _prune(directory / "files", [snapshot], points.__contains__)
+    found = _prune(directory / "files", [snapshot], points.__contains__, rules.times)
     trees = [*image]
     hosts = sorted((directory / HOSTS).iterdir()) if (directory / HOSTS).is_dir() else []
     for host in hosts or [directory]:
-        _prune(host / OUTSIDE, trees, lambda path: rules.skip(f"/{path}"))
+        _prune(host / OUTSIDE, trees, lambda path: rules.skip(f"/{path}"), {})
         files.remove_tree(host / SCRATCH)
     for host in hosts:
         _merge(host / OUTSIDE, directory / OUTSIDE)
@@ -253,14 +276,20 @@ def is_collected(directory: Path) -> bool:
     return not (directory / _RULES).exists()
 
 
-def _prune(root: Path, originals: Sequence[Path], skip: Callable[[str], bool]) -> set[str]:
-    """Remove everything but files and symlinks that differ from the originals. Returns the paths of all that were there."""
+def _prune(root: Path, originals: Sequence[Path], skip: Callable[[str], bool], times: Mapping[str, int]) -> set[str]:
+    """Remove everything but files and symlinks that differ from the originals. Returns the paths of all that were there.
+
+    `times`: of the originals, where they differ from those on disk. The directories that stay keep their times.
+    """
     files.expect(root.lstat().st_mode, stat.S_IFDIR, str(root))
     found: set[str] = set()
     prefixes = [""]
+    directory_times: list[tuple[int, int]] = []
     for prefix in prefixes:  # grows
         directory = root / prefix
-        mode = directory.stat().st_mode
+        facts = directory.stat()
+        mode = facts.st_mode
+        directory_times.append((facts.st_atime_ns, facts.st_mtime_ns))
         if mode & stat.S_IRWXU != stat.S_IRWXU:
             directory.chmod(stat.S_IMODE(mode) | stat.S_IRWXU)
         _remove_attributes(directory)
@@ -275,15 +304,17 @@ def _prune(root: Path, originals: Sequence[Path], skip: Callable[[str], bool]) -
                     prefixes.append(path + "/")
             else:
                 found.add(path)
-                if skip(path) or not _is_output(location, path, originals):
+                if skip(path) or not _is_output(location, path, originals, times.get(path)):
                     location.unlink()
-    for prefix in reversed(prefixes[1:]):
+    for prefix, time in reversed([*zip(prefixes, directory_times, strict=True)][1:]):
         with contextlib.suppress(OSError):  # it has outputs
             (root / prefix).rmdir()
+            continue
+        os.utime(root / prefix, ns=time)
     return found
 
 
-def _is_output(file: Path, path: str, originals: Sequence[Path]) -> bool:
+def _is_output(file: Path, path: str, originals: Sequence[Path], time: int | None) -> bool:
     facts = file.lstat()
     if stat.S_ISREG(facts.st_mode):
         if not facts.st_size and not stat.S_IMODE(facts.st_mode):  # `make_file_point` made it
@@ -294,7 +325,7 @@ def _is_output(file: Path, path: str, originals: Sequence[Path]) -> bool:
     elif not stat.S_ISLNK(facts.st_mode):
         return False
     original = next((tree / path for tree in reversed(originals) if os.path.lexists(tree / path)), None)
-    return original is None or not _is_same(file, original)
+    return original is None or not _is_same(file, original, time)
 
 
 def _remove_attributes(path: Path) -> None:
@@ -305,10 +336,11 @@ def _remove_attributes(path: Path) -> None:
                 os.removexattr(path, name, follow_symlinks=False)
 
 
-def _is_same(path: Path, original: Path) -> bool:
+def _is_same(path: Path, original: Path, time: int | None) -> bool:
     """Whether a path is unchanged from `original`: a symlink by its target, a file by time, executable bit and bytes.
 
-    The time counts because a file that a run writes is an output, even if its bytes are the same as before.
+    The time counts because a file that a run writes is an output, even if its bytes are the same as before. `time`: what a
+    copy of the original got, after it was copied.
     """
     old, new = original.lstat(), path.lstat()
     if stat.S_IFMT(old.st_mode) != stat.S_IFMT(new.st_mode):
@@ -316,7 +348,7 @@ def _is_same(path: Path, original: Path) -> bool:
     if stat.S_ISLNK(new.st_mode):
         return path.readlink() == original.readlink()
     has_same_mode = (new.st_mode ^ old.st_mode) & stat.S_IXUSR == 0
-    if new.st_size != old.st_size or new.st_mtime_ns != old.st_mtime_ns or not has_same_mode:
+    if new.st_size != old.st_size or new.st_mtime_ns not in (old.st_mtime_ns, time) or not has_same_mode:
         return False
     if not new.st_mode & stat.S_IRUSR:
         path.chmod(stat.S_IMODE(new.st_mode) | stat.S_IRUSR)

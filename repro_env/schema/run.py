@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from msgspec import field
+
 from repro_env.schema.artifact import Size
 from repro_env.schema.codec import Frozen
 from repro_env.schema.environment import Variable
@@ -158,6 +160,8 @@ class Launch(Frozen, frozen=True, kw_only=True):
     """Path of the source in the run. It is writable, with the snapshot as its initial content."""
     snapshot: Digest
     """Diff ID of the source tree, which is unpacked in the store."""
+    times: dict[FilePath, int] = field(default_factory=dict)
+    """As in `SourceFact`."""
     mounts: tuple[Mount, ...]
     """Only the mounts that the user requested."""
     tools: AbsPath
@@ -215,6 +219,12 @@ class SourceFact(Frozen, frozen=True, kw_only=True):
     """The tree of the code and of `ignored`; None without them."""
     restored: tuple[Line, ...] = ()
     """Sorted git-ignored files that were missing in the directory and were taken from the capture."""
+    unseen: dict[AbsPath, Line] = field(default_factory=dict)
+    """What the directory has and the run does not, unless it is mounted: path in the run -> what it is. Git-ignored paths that are
+    too large or private, and targets of symlinks."""
+    times: dict[FilePath, int] = field(default_factory=dict)
+    """When each file and directory in the project was last modified, in nanoseconds since 1970. No digest depends on it. For a
+    resumed run, the outputs that it started with are included."""
 
     @property
     def seen(self) -> str:

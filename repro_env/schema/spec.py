@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from msgspec import Meta
+from msgspec import Meta, field
 
 from repro_env.schema import codec
 from repro_env.schema.artifact import CondaPackage, Size, TreeBlob, Wheel
@@ -140,6 +140,8 @@ class Source(Frozen, frozen=True, kw_only=True):
     """Path relative to the spec's directory. With it, the code is also found in a clone, a worktree or a moved project."""
     files: dict[RelPath, FileNote]
     """Files and symlinks by path (`oci.entry.file_notes`). Directories are omitted, because Git does not store empty ones."""
+    times: dict[RelPath, int] = field(default_factory=dict)
+    """When each file and directory was last modified, in nanoseconds since 1970, for runs of the captured files."""
     git: Git | None
     """Sorted by path."""
     include: tuple[Line, ...] = ()

@@ -35,6 +35,7 @@ from repro_env.runs.records.checkpointstate import Listing, written_files
 from repro_env.runs.records.records import Run, Unreadable
 from repro_env.runs.start.sourcedirectory import source_directory
 from repro_env.sandbox import outputs
+from repro_env.schema import codec
 from repro_env.schema.errors import ReproEnvError, SpecVersionError
 from repro_env.schema.run import DataFact, Mount, Parent
 from repro_env.store.store import Store
@@ -93,10 +94,16 @@ class Auditor:
             check("parent", (start.id, parent.id, parent.record), what, run, partial(self._check_parent, parent, run))
         spec = (start.spec, start.spec_file)
         # `differs` is only for display, so it must not make equal sources different keys.
-        source = msgspec.structs.replace(start.source, differs=(), directory=str(source_directory(start.source)))
+        source = msgspec.structs.replace(start.source, differs=(), times={}, directory=str(source_directory(start.source)))
         check("spec", spec, start.spec, run, partial(self._shared.check_spec, start))
         check("image", (start.image, spec), start.image, run, partial(self._shared.check_image, start))
-        check("code", (source, spec), f"{source.directory} ({source.digest})", run, partial(self._shared.check_code, start))
+        check(
+            "code",
+            (codec.canonical(source), spec),
+            f"{source.directory} ({source.digest})",
+            run,
+            partial(self._shared.check_code, start),
+        )
         for fact in start.data:
             if fact.kind == "data":
                 check("data", fact, fact.source, run, partial(self._shared.check_data, fact))

@@ -13,10 +13,10 @@ _ASSUME_VALID = 0x8000
 _EXTENDED = 0x4000
 
 
-def of_snapshot(index: bytes, absent: Callable[[str], bool], *, name: int, time: int) -> bytes:
-    """Return the index of a working tree, adapted to a snapshot in which every file has the same `time` (seconds since 1970).
+def of_snapshot(index: bytes, absent: Callable[[str], bool], *, name: int, time: Callable[[str], int]) -> bytes:
+    """Return the index of a working tree, adapted to a snapshot in which a file has the `time` (nanoseconds since 1970).
 
-    Every entry gets that time, so that git does not consider a file changed by its time alone. Since the index is not newer,
+    Every entry gets its time, so that git does not consider a file changed by its time alone. Since the index is not newer,
     git compares contents (gitformat-index, "racy git"). Entries of `absent` paths are marked as unchanged, so that git does
     not report them as deleted. `name`: length of an object name in bytes. An index of a version other than 2 and 3, or a
     damaged index, is returned unchanged.
@@ -32,9 +32,13 @@ def of_snapshot(index: bytes, absent: Callable[[str], bool], *, name: int, time:
         end = index.find(b"\0", path_at)
         if end < 0 or end > len(index) - name:
             return index
-        if absent(index[path_at:end].decode("utf-8", "surrogateescape")):
+        path = index[path_at:end].decode("utf-8", "surrogateescape")
+        if absent(path):
             adapted[flags_at : flags_at + 2] = (flags | _ASSUME_VALID).to_bytes(2, "big")
-        adapted[entry_at + _TIME : entry_at + _TIME + 8] = time.to_bytes(4, "big") + bytes(4)
+        seconds, nanoseconds = divmod(time(path), 10**9)
+        adapted[entry_at + _TIME : entry_at + _TIME + 8] = (seconds & 0xFFFFFFFF).to_bytes(4, "big") + nanoseconds.to_bytes(
+            4, "big"
+        )
         entry_at += (end - entry_at) // 8 * 8 + 8
     body = bytes(adapted[:-name])
     return body + (hashlib.sha1(body, usedforsecurity=False) if name == 20 else hashlib.sha256(body)).digest()

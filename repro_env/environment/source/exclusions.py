@@ -85,6 +85,8 @@ class Rules:
         """Git-ignored directories that are walked only for data: nothing in them is code."""
         self.data: dict[str, str] = {}
         """Git-ignored data: path of a file or symlink -> the outermost ignored path that it is in, which may be itself."""
+        self.unseen: dict[str, str] = {}
+        """Git-ignored paths that a live run does not see, although they are neither caches nor leftovers -> why."""
         self.include, self.exclude = include, exclude
         self._root = str(root)
         self._is_environment = (root / "pyvenv.cfg").exists() or (root / "conda-meta").is_dir()
@@ -176,10 +178,16 @@ class Rules:
             self.missing.append(path)
         if may_be_needed or any(not glob.anchored or glob.may_match_below(path) for glob in self.include):
             return True
-        is_data = 0 < content.size <= self._max_data and content.files <= MANY and not content.is_incomplete
-        if is_data and path.isprintable():
+        if self._max_data and (why := content.obstacle(self._max_data)):
+            self.unseen[path] = why
+        elif self._max_data and path.isprintable():
             self._data_directories.add(path)
         return path in self._data_directories
+
+    def data_of(self, path: str) -> str | None:
+        """Return the outermost ignored path of data, for a path of it, also of a directory; None for other paths."""
+        outer = self.entered.get(path)
+        return self.data.get(path) or (outer if outer in self._data_directories else None)
 
     def _is_kept(self, path: str, outer: str | None) -> bool:
         """Whether a file that git ignores is in the snapshot, or is data. Records files that a run may need and will not have."""
@@ -187,9 +195,11 @@ class Rules:
             return True
         directory, _, name = path.rpartition("/")
         is_leftover = _LEFTOVER.fullmatch(name) is not None
-        if self._max_data and not is_leftover and may_be_copied(f"{self._root}/{path}", path):
-            self.data[path] = outer or path
-            return True
+        if self._max_data and not is_leftover:
+            if may_be_copied(f"{self._root}/{path}", path):
+                self.data[path] = outer or path
+                return True
+            self.unseen[path] = "private or unreadable"
         if outer is None and not is_leftover and (name.endswith(".py") or self._is_in_package(directory)):
             self.missing.append(path)
         return False
@@ -279,11 +289,12 @@ def generated_reason(full: str, *, is_dir: bool) -> str:
 
 
 def may_be_copied(full: str, path: str) -> bool:
-    """Whether a live run may see a file: it is readable, its path is printable, and its name does not suggest a secret."""
-    if _PRIVATE.match(path.rpartition("/")[2]) or not os.access(full, os.R_OK):
+    """Whether a live run may see a file or symlink: it is readable, its path is printable, and its name suggests no secret."""
+    if _PRIVATE.match(path.rpartition("/")[2]):
         return False
-    text = path + (os.readlink(full) if os.path.islink(full) else "")  # noqa: PTH114, PTH115 - called for every file
-    return text.isprintable()
+    if os.path.islink(full):  # noqa: PTH114 - called for every file
+        return (path + os.readlink(full)).isprintable()  # noqa: PTH115
+    return path.isprintable() and os.access(full, os.R_OK)
 
 
 def _file_size(path: str) -> int:
@@ -316,12 +327,19 @@ class Survey(msgspec.Struct):
     size: int = 0
     """Bytes of all files."""
     files: int = 0
+    """Files and symlinks."""
     is_incomplete: bool = False
     """Whether something in it cannot be read."""
     has_extension: bool = False
     """Whether it has an extension module with a tag in its name."""
     has_code: bool = False
     """Whether `import` finds modules in it: Python files, or packages directly below it."""
+
+    def obstacle(self, limit: int) -> str:
+        """Return why a live run does not see this directory; empty if it does, even if there are no bytes in it."""
+        if self.size > limit:
+            return f"{self.size / 1e6:,.0f} MB"
+        return f"{self.files:,} files" if self.files > MANY else "part of it cannot be read" if self.is_incomplete else ""
 
 
 def survey(top: str) -> Survey:
@@ -340,6 +358,8 @@ def survey(top: str) -> Survey:
                 if item.is_dir(follow_symlinks=False):
                     if item.name not in CACHES and item.name not in STORES:
                         pending.append((item.path, depth + 1))
+                elif item.is_symlink():
+                    result.files += 1
                 elif item.is_file(follow_symlinks=False):
                     result.size += item.stat(follow_symlinks=False).st_size
                     result.files += 1

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from glob import escape
 from pathlib import Path
@@ -49,7 +49,9 @@ class SourceTree(msgspec.Struct, frozen=True):
     ignored: tuple[str, ...] = ()
     """Directories that a pattern of git ignores, even if something in them is kept; sorted."""
     data: tuple[Found, ...] = ()
-    """Git-ignored files and symlinks that are not part of the snapshot, with their directories (see `look`)."""
+    """Git-ignored files, symlinks and directories that are not part of the snapshot (see `look`)."""
+    unseen: Mapping[str, str] = {}
+    """Git-ignored paths that are not in `data` -> why. Caches and leftovers of programs are not listed."""
 
 
 def look(
@@ -106,7 +108,8 @@ def look(
         excluded=rules.rows(),
         size=size,
         ignored=tuple(sorted(rules.ignored_directories)),
-        data=_data(listed, found, rules, data) if rules.data else (),
+        data=_data(listed, found, rules, data) if data else (),
+        unseen=rules.unseen,
         problems=tuple(sorted({redact.line(problem) for problem in problems if problem})),
         notes=tuple(sorted(set(notes))),
     )
@@ -169,17 +172,19 @@ def _without_unneeded(listing: Sequence[Found], rules: Rules) -> tuple[Found, ..
 def _data(listed: Sequence[Found], found: Sequence[Found], rules: Rules, limit: int) -> tuple[Found, ...]:
     """Return up to `limit` bytes of git-ignored data: the smallest ignored paths, each complete, and their directories."""
     sizes: dict[str, int] = defaultdict(int)
+    outer = {entry.path: path for entry in listed if (path := rules.data_of(entry.path)) is not None}
     for entry in listed:
-        if entry.path in rules.data:
-            sizes[rules.data[entry.path]] += entry.size
+        if entry.path in outer:
+            sizes[outer[entry.path]] += entry.size
     ignored_paths: set[str] = set()
     total = 0
     for path in sorted(sizes, key=lambda path: (sizes[path], path)):
         total += sizes[path]
         if total > limit or len(ignored_paths) == MANY:
-            break
-        ignored_paths.add(path)
-    chosen = {entry.path for entry in listed if rules.data.get(entry.path) in ignored_paths}
+            rules.unseen[path] = _megabytes(sizes[path])
+        else:
+            ignored_paths.add(path)
+    chosen = {entry.path for entry in listed if outer.get(entry.path) in ignored_paths}
     chosen |= {parent for path in chosen for parent in parent_directories(path)}
     chosen.difference_update(entry.path for entry in found)
     return tuple(entry for entry in listed if entry.path in chosen)
@@ -233,17 +238,24 @@ def _in_snapshot(git: Git, paths: AbstractSet[str]) -> Git:
 
 def _link_problems(root: Path, found: Sequence[Found]) -> list[str]:
     """Return a line for each symlink that a run may not be able to follow."""
-    captured = {entry.path for entry in found}
-    links = {entry.path: entry.target for entry in found if entry.kind == "link"}
     problems = []
-    for link, target in links.items():
-        full = os.path.normpath(root / os.path.dirname(link) / target)  # noqa: PTH120
+    for link, full in links_out(root, found):
+        if not f"{full}/".startswith(f"{root}/"):
+            problems.append(
+                f"{link.path} is a symlink to {link.target}, outside the source; a run sees the target only if it is mounted"
+            )
+        elif os.path.lexists(full):
+            problems.append(f"{link.path} is a symlink to {link.target}, which is not in the snapshot")
+    return problems
+
+
+def links_out(root: Path, found: Iterable[Found]) -> Iterator[tuple[Found, str]]:
+    """Yield each symlink whose target is not in a listing, and the absolute path that it leads to."""
+    paths = {entry.path: entry for entry in found}
+    links = {path for path, entry in paths.items() if entry.kind == "link"}
+    for link in sorted(links):
+        full = os.path.normpath(root / os.path.dirname(link) / paths[link].target)  # noqa: PTH120
         path = os.path.relpath(full, root)
         parts = path.split("/")
-        if path == ".." or path.startswith("../"):
-            problems.append(f"{link} is a symlink to {target}, outside the source; a run sees the target only if it is mounted")
-        elif path == "." or path in captured or any("/".join(parts[:end]) in links for end in range(1, len(parts))):
-            continue
-        elif os.path.lexists(full):
-            problems.append(f"{link} is a symlink to {target}, which is not in the snapshot")
-    return problems
+        if path != "." and path not in paths and not any("/".join(parts[:end]) in links for end in range(1, len(parts))):
+            yield paths[link], full

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from repro_env.environment.machine import variables
+from repro_env.oci.paths import is_below
 from repro_env.runs.records.ids import short
 from repro_env.runs.start import sourcedirectory
 from repro_env.runs.start.inputs import Inputs
@@ -39,7 +40,7 @@ def announce(inputs: Inputs, tell: Tell) -> None:
         tell(f"{options.here} is not the source of this run{hint}")
     if not _is_confined(options):
         tell.warn("this kernel has no Landlock (Linux 5.19): the command can write to your files if it uses absolute paths")
-    for text in _unused(inputs):
+    for text in (*_unseen(inputs), *_unused(inputs)):
         tell(text)
     for text in _details(inputs):
         tell.detail(f"  {text}")
@@ -103,6 +104,19 @@ def _details(inputs: Inputs) -> Iterator[str]:
     if not options.network:
         network = "no network" if options.runner != "host" else "network of the host"
         yield f"{network}; W&B and Hugging Face are set to offline mode (to change this: --network)"
+
+
+def _unseen(inputs: Inputs) -> Iterator[str]:
+    """Yield a line that names what is in the directory, or what its symlinks lead to, and is not in the run."""
+    workspace, mounts = inputs.launch.workspace, [mount.target for mount in inputs.launch.mounts]
+    unseen = [(path, text) for path, text in inputs.start.source.unseen.items() if not is_below(path, *mounts)]
+    if inputs.options.runner == "host":  # it can read the paths of this machine
+        unseen = [(path, text) for path, text in unseen if is_below(path, workspace)]
+    if unseen:
+        path = unseen[0][0]
+        source = inputs.code.root / path[len(workspace) + 1 :] if is_below(path, workspace) else path
+        names = shorten([text for _, text in unseen], "; ", _FEW)
+        yield f"not in this run: {names} (to add {'it' if len(unseen) == 1 else 'one'}: --data {shlex.quote(str(source))})"
 
 
 def _unused(inputs: Inputs) -> Iterator[str]:

@@ -18,7 +18,7 @@ import msgspec
 from repro_env.environment.git.index import of_snapshot
 from repro_env.io.files import read_regular, walk
 from repro_env.oci import tar
-from repro_env.oci.entry import Entry, sort_with_parents
+from repro_env.oci.entry import Entry, escape, sort_with_parents
 from repro_env.runs.start import snapshot
 from repro_env.runs.start.snapshot import Snapshot
 from repro_env.schema.environment import values_of
@@ -136,7 +136,10 @@ def _copy(own: Path, common: Path, live: Path, source: Snapshot, store: Store) -
     if "index" in files:
         hash_size = 32 if settings.get(b"objectformat", b"").lower() == b"sha256" else 20
         files["index"] = of_snapshot(
-            files["index"], lambda path: path not in source.paths and os.path.lexists(live / path), name=hash_size, time=tar.MTIME
+            files["index"],
+            lambda path: path not in source.paths and os.path.lexists(live / path),
+            name=hash_size,
+            time=lambda path: source.fact.times.get(escape(path), tar.MTIME * 10**9),
         )
     files["config"] = _config({name.decode(): value.decode() for name, value in settings.items()})
     entries = [Entry(path, "file", size=len(data), sha256=hashlib.sha256(data).hexdigest()) for path, data in files.items()]

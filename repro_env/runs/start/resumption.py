@@ -6,12 +6,17 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
+
+from repro_env.io.files import times_of, walk
+from repro_env.oci.entry import escape
 from repro_env.runs.lineage import parents
 from repro_env.runs.records import ids, records
 from repro_env.runs.records.records import Run
 from repro_env.runs.start.request import RunOptions
+from repro_env.sandbox.outputs import OUTSIDE
 from repro_env.schema.errors import RecordError, SpecError, UsageError
-from repro_env.schema.run import Parent
+from repro_env.schema.run import Parent, SourceFact, Start
 from repro_env.schema.spec import Spec
 
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
@@ -45,6 +50,16 @@ def find(options: RunOptions, spec: Spec, runs: Path) -> tuple[str, Run | None]:
         hint = f"name the spec of the run with --spec {runs}/specs/…, or start a new run without --resume"
         raise SpecError(f"the run to resume has another spec ({run.start.spec[:19]}…)", where=run.directory.name, hint=hint)
     return run_id, run
+
+
+def with_times(source: SourceFact, run: Run | None, recorded: Start | None) -> SourceFact:
+    """Return the source of a run that resumes `run`, with the times of its outputs. A repeated run has the `recorded` times."""
+    if run is None or recorded is not None:
+        return source
+    directories = (("", run.files), ("/", run.files.with_name(OUTSIDE)))
+    outputs = ((prefix, times_of(walk(directory))) for prefix, directory in directories if directory.is_dir())
+    times = {escape(prefix + path): time for prefix, found in outputs for path, time in found.items()}
+    return msgspec.structs.replace(source, times={**source.times, **times})
 
 
 def parent_of(run: Run) -> Parent:

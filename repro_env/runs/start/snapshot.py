@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
-from repro_env.io.files import FileContents, output_files, walk
+from repro_env.io.files import FileContents, Found, output_files, times_of, walk
 from repro_env.oci import layer
-from repro_env.oci.entry import Contents, Entry, entries_from_notes, find_misplaced, members, sort_with_parents
+from repro_env.oci.entry import Contents, Entry, entries_from_notes, escape, find_misplaced, members, sort_with_parents
+from repro_env.oci.paths import is_below
 from repro_env.schema import redact
 from repro_env.schema.errors import ArtifactError, CaptureError, ReproEnvError, SourceError
 from repro_env.schema.run import SourceFact
@@ -23,6 +25,8 @@ from repro_env.store.specs.lookup import own_directories
 from repro_env.store.store import Store
 
 _FACT = "source-tree"
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/opt", "/etc", "/proc", "/dev", "/sys")
+"""Directories of the image: a symlink there is followed in the image."""
 RESTORED = "git-ignored and missing here: runs use the captured file"
 _UNAVAILABLE = "git-ignored, and the captured file is not on this machine"
 _TRIES = 2
@@ -67,9 +71,10 @@ def take(
     if directory is None:
         _fetch(spec, source, spec_directory, store)
         tree = _unpack(source, spec_directory, store)
-        fact = SourceFact(path=source.path, digest=source.tree.sha256, directory=None, differs=())
+        fact = SourceFact(path=source.path, digest=source.tree.sha256, directory=None, differs=(), times=source.times)
         if recorded is not None:
-            fact = msgspec.structs.replace(fact, ignored=recorded.ignored, with_ignored=recorded.with_ignored)
+            kept = {"ignored": recorded.ignored, "with_ignored": recorded.with_ignored, "times": recorded.times}
+            fact = msgspec.structs.replace(fact, **kept)
             tree = store.layers.path(fact.seen) or tree
         return _snapshot(fact, tree, _listed(tree, store))
     not_code = (*own_directories(directory, spec_directory), runs, *(path for path in without if directory in path.parents))
@@ -102,6 +107,8 @@ def take(
         ignored=tuple(redact.line(path) for path in live.paths),
         with_ignored=full_diff_id if live.ignored else None,
         restored=tuple(redact.line(entry.path) for entry in restored),
+        unseen=live.unseen,
+        times={**{path: source.times[path] for entry in restored if (path := escape(entry.path)) in source.times}, **live.times},
     )
     return _snapshot(fact, tree, everything)
 
@@ -162,6 +169,9 @@ class _Live(msgspec.Struct, frozen=True):
     """Git-ignored data."""
     paths: tuple[str, ...]
     """Paths of the outermost git-ignored files and directories, sorted."""
+    times: dict[str, int]
+    unseen: dict[str, str]
+    """Both as in `SourceFact`."""
 
 
 def _add_live(source: Source, directory: Path, not_code: Sequence[Path], store: Store) -> tuple[_Live, str]:
@@ -175,7 +185,7 @@ def _add_live(source: Source, directory: Path, not_code: Sequence[Path], store: 
 
 
 def _live(source: Source, directory: Path, not_code: Sequence[Path], store: Store) -> _Live:
-    from repro_env.environment.source.selection import CAP, look
+    from repro_env.environment.source.selection import CAP, links_out, look
 
     tree = look(directory, include=source.include, exclude=source.exclude, never=tuple(not_code), facts=False, data=CAP)
     own = output_files()
@@ -184,7 +194,27 @@ def _live(source: Source, directory: Path, not_code: Sequence[Path], store: Stor
     paths = sorted(file.path for file in ignored if file.kind != "dir" or file.path in tree.ignored)
     outermost = [path for path in paths if not any(path.startswith(f"{other}/") for other in tree.ignored if other != path)]
     entries = sort_with_parents(entries_of(found, digests))
-    return _Live(entries, entries_of(ignored, digests), tuple(outermost))
+    times = {escape(path): time for path, time in times_of([*found, *ignored]).items()}
+    unseen = {f"{source.path}/{path}": redact.line(f"{path} ({why})") for path, why in tree.unseen.items() if path.isprintable()}
+    unseen |= _unseen_targets(source, directory, links_out(directory, [*found, *ignored]))
+    return _Live(entries, entries_of(ignored, digests), tuple(outermost), times, unseen)
+
+
+def _unseen_targets(source: Source, directory: Path, links: Iterable[tuple[Found, str]]) -> dict[str, str]:
+    """Return where symlinks lead that a run cannot follow without a mount. The links of a directory are one item."""
+    groups: dict[str, list[tuple[Found, str]]] = defaultdict(list)
+    for link, target in links:
+        if os.path.lexists(target) and target.isprintable() and not is_below(target, *_SYSTEM):
+            groups[link.path.rpartition("/")[0]].append((link, target))
+    unseen = {}
+    for group in groups.values():
+        common = os.path.commonpath([target for _, target in group])
+        is_relative = is_below(common, str(directory)) and not group[0][0].target.startswith("/")
+        path = os.path.normpath(os.path.join(source.path, os.path.relpath(common, directory))) if is_relative else common  # noqa: PTH118
+        first = group[0][0].path
+        lead = f"{len(group)} symlinks like {first} lead" if len(group) > 1 else f"the symlink {first} leads"
+        unseen[path] = redact.line(f"{common}, to which {lead}")
+    return {path: text for path, text in unseen.items() if path != "/"}
 
 
 def add_tree(entries: Sequence[Entry], contents: Contents, store: Store) -> str:

@@ -34,13 +34,17 @@ def test_git_reports_no_changes_with_an_adapted_index(tmp_path: Path, format_: s
     for name in absent:
         (tmp_path / name).unlink()
     index = tmp_path / ".git" / "index"
-    changed = of_snapshot(index.read_bytes(), absent.__contains__, name=20 if format_ == "sha1" else 32, time=TIME)
+    changed = of_snapshot(
+        index.read_bytes(), absent.__contains__, name=20 if format_ == "sha1" else 32, time=lambda path: TIME * 10**9
+    )
     index.write_bytes(changed)
     assert git(tmp_path, "status", "--porcelain") == " A new\n"
     git(tmp_path, "rm", "--quiet", "--cached", "new")
     git(tmp_path, "config", "core.checkStat", "minimal")
     before = index.read_bytes()
-    index.write_bytes(of_snapshot(before, absent.__contains__, name=20 if format_ == "sha1" else 32, time=TIME))
+    index.write_bytes(
+        of_snapshot(before, absent.__contains__, name=20 if format_ == "sha1" else 32, time=lambda path: TIME * 10**9)
+    )
     for path in (*tmp_path.glob("[an]*"), index):
         os.utime(path, (TIME, TIME))
     same = "diff-index", "--name-only", "HEAD"  # compares only times
@@ -53,4 +57,4 @@ def test_git_reports_no_changes_with_an_adapted_index(tmp_path: Path, format_: s
 
 @pytest.mark.parametrize("damaged", [b"", b"DIRC", b"DIRC\0\0\0\2\xff\xff\xff\xff", b"DIRC\0\0\0\4\0\0\0\1" + b"x" * 99])
 def test_an_unsupported_index_is_returned_unchanged(damaged: bytes) -> None:
-    assert of_snapshot(damaged, lambda path: True, name=20, time=TIME) == damaged
+    assert of_snapshot(damaged, lambda path: True, name=20, time=lambda path: TIME * 10**9) == damaged

@@ -234,6 +234,7 @@ def test_small_ignored_data_is_listed_separately_from_the_code(src: Path, monkey
     assert live.found == plain.found, "the code differs"
     expected = {
         "build/lib/pkg/__init__.py",
+        "broken.bin",
         "build/foo.egg-info/PKG-INFO",
         "data/deep/x.csv",
         "data/tokenizer.json",
@@ -246,6 +247,7 @@ def test_small_ignored_data_is_listed_separately_from_the_code(src: Path, monkey
     (src / "closed").chmod(0o755)
     # The smallest paths are included first, and each is either complete or not included.
     assert {entry.path for entry in look(src, facts=False, data=2).data if entry.kind != "dir"} <= {
+        "broken.bin",
         "closed/x",
         "link",
         "prepared/a.bin",

@@ -1,0 +1,169 @@
+"""What a run sees of the project's files, through the installed command: their times, empty directories, links, and what is missing."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e import parts
+from tests.parts import need
+
+NEWEST = """\
+import glob, json, os, sys
+newest = max(glob.glob(sys.argv[1]), key=os.path.getmtime)
+times = {path: os.stat(path).st_mtime_ns for path in ("stages/a.txt", "stages/b.txt", "stages", newest)}
+print(newest)
+json.dump(times, open("out.json", "w"))
+"""
+TIMES = {
+    "stages/b.txt": 1_600_000_001_123_456_789,
+    "stages/a.txt": 1_600_000_002_000_000_007,
+    "stages": 1_600_000_000_000_000_001,
+}
+IGNORED = {"ckpt/z.pt": 1_500_000_000_000_000_003, "ckpt/m.pt": 1_700_000_000_999_999_999, "ckpt/a.pt": 1_400_000_000_000_000_000}
+
+
+def write(directory: Path, **texts: str) -> None:
+    for name, text in texts.items():
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_text(text)
+
+
+def set_times(directory: Path, times: dict[str, int]) -> None:
+    for path, time in times.items():
+        os.utime(directory / path, ns=(time, time))
+
+
+def commit(directory: Path) -> None:
+    subprocess.run(["git", "init", "-q", str(directory)], check=True)
+    for words in (["add", "."], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-m", "x"]):
+        subprocess.run(["git", *words], cwd=directory, check=True)
+
+
+@pytest.fixture(scope="module")
+def made(small: parts.Project, ground: Path) -> parts.Project:
+    directory = ground / "seen" / "project"
+    write(
+        directory,
+        **{
+            ".gitignore": "/ckpt/\n/outputs/\n/data/\n/big/\n/cache/\n.venv\nrepro/\nruns\n",
+            "newest.py": NEWEST,
+            "stages/a.txt": "a",
+            "stages/b.txt": "b",
+            **dict.fromkeys(IGNORED, "weights"),
+        },
+    )
+    commit(directory)
+    set_times(directory, {**TIMES, **IGNORED})
+    project = parts.project(directory, parts.venv(directory / ".venv", own_pip=False), small.store)
+    need(Path("/usr/bin/git").exists(), "git as a program of the machine")
+    project.capture("--with", "git")
+    return project
+
+
+def last(project: parts.Project) -> Path:
+    return (project.directory / "runs" / "latest").resolve()
+
+
+def record(project: parts.Project) -> dict[str, Any]:
+    start = json.loads((last(project) / "start.json").read_text())
+    assert isinstance(start, dict)
+    return start
+
+
+def seen(project: parts.Project) -> dict[str, int]:
+    times = json.loads((last(project) / "files" / "out.json").read_text())
+    assert isinstance(times, dict)
+    return times
+
+
+@pytest.mark.parametrize("runner", ["embedded", "host"])
+def test_the_newest_file_is_the_same_as_on_the_host(made: parts.Project, runner: str) -> None:
+    for pattern, newest in (("ckpt/*.pt", "ckpt/m.pt"), ("stages/*", "stages/a.txt")):
+        done = made.run("exec", "--runner", runner, "newest.py", pattern)
+        assert done.out == f"{newest}\n"
+        assert seen(made) == {**TIMES, newest: {**TIMES, **IGNORED}[newest]}
+        assert [path.name for path in (last(made) / "files").iterdir()] == ["out.json"], "what is unchanged is no output"
+
+
+def test_a_clone_with_new_times_repeats_the_recorded_order(made: parts.Project, tmp_path: Path) -> None:
+    made.run("exec", "newest.py", "ckpt/*.pt")
+    recorded, before = last(made), record(made)
+    then = {**TIMES, **IGNORED}
+    try:
+        set_times(
+            made.directory, {path: 1_750_000_000_000_000_000 + number for number, path in enumerate(sorted(then, reverse=True))}
+        )
+        done = made.run("verify", recorded.name)
+        assert "bitwise" in done.out, "the repeat sees the times in the record"
+        made.run("exec", "newest.py", "ckpt/*.pt")
+        assert record(made)["source"]["digest"] == before["source"]["digest"]
+        assert record(made)["source"]["with_ignored"] == before["source"]["with_ignored"]
+        assert made.run("exec", "--frozen", "newest.py", "stages/*").out == "stages/a.txt\n"
+        assert seen(made) == TIMES, "the captured files have the times of the capture"
+    finally:
+        set_times(made.directory, then)
+
+
+def test_a_resumed_run_sees_when_its_outputs_were_written(made: parts.Project) -> None:
+    script = (
+        "import glob, os; made = sorted(glob.glob('ck/*'), key=os.path.getmtime); print(made);"
+        "os.makedirs('ck', exist_ok=True); n = len(made);"
+        "[os.utime(open(f'ck/{name}', 'w').name, ns=(5, 10**18 + time)) for name, time in (('a', 3), ('b', 1), ('c', 2)) if not n]"
+    )
+    made.run("exec", "-c", script)
+    first = last(made)
+    assert made.run("exec", "--resume", first.name, "-c", script).out == "['ck/b', 'ck/c', 'ck/a']\n"
+    resumed = last(made)
+    assert sorted(path.name for path in (resumed / "files" / "ck").iterdir()) == ["a", "b", "c"]
+    for path in (first / "files" / "ck").iterdir():
+        os.utime(path, ns=(1, ord(path.name)))
+    assert "bitwise" in made.run("verify", resumed.name).out
+
+
+def test_git_in_a_run_sees_no_change(made: parts.Project) -> None:
+    script = "git status --porcelain; git diff-files; git describe --always --dirty"
+    assert made.run("exec", "sh", "-c", script).out.count("\n") == 1
+
+
+WALK = "import os; print(sorted(path for top, names, files in os.walk('.') for path in (top, *(os.path.join(top, f) for f in files))))"
+
+
+def test_ignored_directories_without_bytes_and_links_are_in_the_run(made: parts.Project, tmp_path: Path) -> None:
+    store = made.directory / "cache" / "ab"
+    links = {"data/near.csv": "../cache/ab/near", "data/full.csv": str(store / "near"), "data/gone.csv": "../no/such"}
+    (made.directory / "outputs" / "deep").mkdir(parents=True)
+    write(made.directory, **{"cache/ab/near": "near"})
+    (made.directory / "data").mkdir()
+    for link, target in links.items():
+        (made.directory / link).symlink_to(target)
+    done = made.run("exec", "-c", WALK + "; print(open('data/near.csv').read(), open('data/full.csv').read())")
+    assert all(repr(f"./{path}") in done.out for path in ("outputs/deep", *links))
+    assert done.out.endswith("near near\n")
+    assert "not in this run" not in done.err, "a link that leads nowhere here leads nowhere there"
+    assert "no outputs" in done.err
+
+    away = tmp_path / "mnt" / "files"
+    write(away, x="x", y="y")
+    for name in ("x", "y"):
+        (made.directory / "data" / name).symlink_to(away / name)
+    os.truncate(os.open(made.directory / "big.bin", os.O_CREAT | os.O_WRONLY), 1)
+    (made.directory / "big").mkdir()
+    with (made.directory / "big" / "w.bin").open("wb") as file:
+        file.truncate(300_000_000)
+    done = made.run("exec", "-c", "import os; print(os.path.exists('big'), os.path.exists('data/x'))")
+    assert done.out == "False False\n"
+    (line,) = (line for line in done.err.splitlines() if "not in this run" in line)
+    assert "big (300 MB)" in line
+    assert f"{away}, to which 2 symlinks like data/x lead" in line
+    assert f"--data {made.directory}/big" in line
+    done = made.run(
+        "exec", "--data", "big", "--data", away, "-c", "import os; print(os.path.exists('big/w.bin'), open('data/x').read())"
+    )
+    assert done.out == "True x\n"
+    assert "not in this run" not in done.err
