@@ -115,6 +115,13 @@ def test_a_failed_command_gets_a_hint_for_the_files_that_it_missed(made: parts.P
         f"{made.directory}/large.bin is not in the run; to mount it: --data {made.directory}/large.bin",
         other,
     ]
+    caught = "for name in ('../other/y', 'large.bin', '/etc/none'):\n try: open(name)\n except OSError: data = None\n"
+    for end in ("raise SystemExit('no data')", "import os, sys; sys.exit(1)"):
+        assert hint(made, "-c", caught + end) == [
+            other,
+            f"{made.directory}/large.bin is not in the run; to mount it: --data {made.directory}/large.bin",
+        ]
+    made.run("exec", "-c", caught + "print('no data is no failure')")
     chain = "try: import later\nexcept ImportError: import subprocess; subprocess.run(['git', 'status'])"
     assert hint(made, "-c", chain) == [
         "git is not in the image; to add it, capture again with --with git",

@@ -2,7 +2,8 @@
 
 Kinds: a `path` that does not exist, a `read-only` path that could not be written, a `module` that cannot be imported, a
 `program` that is not installed, a `host` that cannot be reached. The causes of an exception are read as well, because
-libraries catch an exception and raise another. Messages of exceptions are not read.
+libraries catch an exception and raise another. Messages of exceptions are not read. An `open` is a path that was opened, did not
+exist, and does not exist at the end either, whatever the script did about the exception.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ seeds: Any = __import__("_repro_env_seeds")
 
 _CHAIN = 20
 """The most exceptions of a chain that are read."""
+_PATHS = 32
+"""The most missing paths of a process that are noted: the last ones."""
+_missing: dict[str, None] = {}
 _UNREACHABLE = (errno.ENETUNREACH, errno.EHOSTUNREACH)
 _OFFLINE = ("OfflineModeIsEnabled", "LocalEntryNotFoundError")
 """Exceptions that huggingface_hub raises without a network."""
@@ -35,6 +39,28 @@ def note(error: BaseException | None) -> None:
         error = error.__cause__ or error.__context__
     for kind, what in facts:
         seeds.note({"failure": kind, "what": what})
+
+
+def missing(error: FileNotFoundError) -> None:
+    """Remember the path of a failed open."""
+    if isinstance(error.filename, (str, bytes)):
+        path = os.path.abspath(os.fsdecode(error.filename))
+        _missing.pop(path, None)
+        _missing[path] = None
+        if len(_missing) > _PATHS:
+            del _missing[next(iter(_missing))]
+
+
+def finish() -> None:
+    """Note the paths that are still missing."""
+    for path in _missing:
+        if not os.path.lexists(path):
+            seeds.note({"failure": "open", "what": path})
+
+
+def forget() -> None:
+    """Leave the paths of the parent to the parent."""
+    _missing.clear()
 
 
 def _facts(error: BaseException) -> Iterator[tuple[str, str]]:

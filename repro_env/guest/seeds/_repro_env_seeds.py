@@ -92,6 +92,8 @@ def install() -> None:
     for name in ("urandom", "getrandom"):
         if hasattr(os, name):
             setattr(os, name, _wrap_entropy(getattr(os, name), name))
+    if _NOTES:
+        _watch_failures()
     for name in list(_HOOKS):
         if name in sys.modules:  # imported by a .pth file of the environment
             _run_hooks(name, sys.modules[name])
@@ -181,10 +183,7 @@ def at_exit() -> None:
     """Write the last notes, when the process ends. Not called if it is killed or calls `os._exit` itself."""
     error = getattr(sys, "last_value", None)
     if error is not None:
-        try:
-            part("failure").note(error)
-        except Exception as problem:  # the `filename` of an exception may be of any type
-            note_problem("failure", problem)
+        _note_failure("note", error)
     call_parts("note_unseeded")
     for name in list(_HOOKS):
         if name in sys.modules and name not in _imports:
@@ -322,6 +321,58 @@ def _wrap_entropy(plain: Any, name: str) -> Any:
     wrapper.__module__ = "os"
     wrapper.__doc__ = plain.__doc__
     return wrapper
+
+
+class _Opener:
+    """`open`, in place of the function. Paths that do not exist are noted if the process ends without them.
+
+    An object and not a function, because a function in a class would become a method. An audit hook would be called for `id` too.
+    """
+
+    def __init__(self, plain: Any) -> None:
+        self.__wrapped__ = plain
+        self.__module__, self.__name__, self.__qualname__, self.__doc__ = "io", "open", "open", plain.__doc__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return self.__wrapped__(*args, **kwargs)
+        except FileNotFoundError as error:
+            _note_failure("missing", error)
+            raise
+
+    def __reduce__(self) -> str:
+        return "open"
+
+
+# In a traceback, the call is one line without the code of this file.
+_Opener.__call__.__code__ = _Opener.__call__.__code__.replace(co_filename="<repro-env>")
+
+
+def _watch_failures() -> None:
+    """Note failed opens, and the exception that is handled while `sys.exit` is called: the script or a library caught it."""
+    import builtins
+    import io
+
+    io.open = builtins.open = _Opener(io.open)
+    plain = sys.exit
+
+    def exit(*args: Any) -> Any:
+        error = sys.exc_info()[1]
+        if error is not None and args not in ((), (0,), (None,)):
+            _note_failure("note", error)
+        return plain(*args)
+
+    exit.__module__ = "sys"
+    exit.__doc__ = plain.__doc__
+    sys.exit = exit
+
+
+def _note_failure(function: str, error: BaseException) -> None:
+    """Pass an exception to the part `failure`."""
+    try:
+        getattr(part("failure"), function)(error)
+    except Exception as problem:  # the `filename` of an exception may be of any type
+        note_problem("failure", problem)
 
 
 def _before_fork() -> None:

@@ -17,7 +17,9 @@ from repro_env.sandbox import plan
 from repro_env.schema import redact
 from repro_env.store.store import Store
 
-_MAX_LINES = 2
+_MAX_LINES = 8
+_OF_THE_SYSTEM = ("/etc", "/usr", "/proc", "/sys", "/dev", "/run", "/bin", "/sbin", "/lib", "/lib64")
+"""Directories in which programs look for optional files."""
 _DEPTH = 3
 """Advice names the outermost directory with a missing file, but none with fewer components, such as /scratch/ann."""
 
@@ -29,12 +31,12 @@ class Advisor(msgspec.Struct, frozen=True):
     store: Store
 
     def lines(self, failures: Sequence[Failure]) -> tuple[str, ...]:
-        """Return at most two lines, each with the option or command that helps.
+        """Return at most eight lines, each with the option or command that helps.
 
         The command's own arguments are checked only if the exceptions gave no advice.
         """
         lines = list(dict.fromkeys(line for failure in failures for line in self._advise(failure)))
-        if not lines and all(failure.kind == "path" for failure in failures):
+        if not lines and all(failure.kind in ("path", "open") for failure in failures):
             paths = plan.named_paths(self.inputs.options.command, here=self.inputs.launch.cwd)
             lines = list(dict.fromkeys(line for path in paths for line in self._advise_path(path)))
         return tuple(redact.line(line) for line in lines[:_MAX_LINES])
@@ -49,6 +51,9 @@ class Advisor(msgspec.Struct, frozen=True):
             yield from self._advise_module(name)
         elif failure.kind == "path" and name.startswith("/"):
             yield from self._advise_path(os.path.normpath(name))
+        elif failure.kind == "open" and name.startswith("/") and not is_below(os.path.normpath(name), *_OF_THE_SYSTEM):
+            if os.path.lexists(self._on_host(os.path.normpath(name))):
+                yield from self._advise_path(os.path.normpath(name))
         elif failure.kind == "read-only" and name.startswith("/"):
             for mount in self.inputs.launch.mounts:
                 if mount.kind == "data" and is_below(os.path.normpath(name), mount.target):

@@ -46,9 +46,12 @@ class Resumed(msgspec.Struct, frozen=True):
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """Something that a failed process could not find or use, according to its exceptions."""
+    """Something that a failed process could not find or use, according to its exceptions.
 
-    kind: Literal["path", "read-only", "module", "program", "host"]
+    An `open` failed too, but may have nothing to do with the end of the process.
+    """
+
+    kind: Literal["path", "open", "read-only", "module", "program", "host"]
     what: str
     """A normalised absolute path or a name, without control characters. Empty for `host`."""
 
@@ -113,7 +116,7 @@ class _Line(msgspec.Struct):
     world: _World | None = None
     rank: str = ""
     resumed: Resumed | None = None
-    failure: Literal["path", "read-only", "module", "program", "host", ""] = ""
+    failure: Literal["path", "open", "read-only", "module", "program", "host", ""] = ""
     """With `what`."""
 
 
