@@ -25,8 +25,9 @@ from repro_env.compare.preflight.check import facts_of
 from repro_env.delivery.builder import layers
 from repro_env.io import package
 from repro_env.io.files import remove_tree, walk
-from repro_env.runs.execution import bytecode, imageprogram, streams
+from repro_env.runs.execution import bytecode, imageprogram
 from repro_env.runs.execution.advice import Advisor
+from repro_env.runs.execution.streams import silent
 from repro_env.runs.lineage import parents
 from repro_env.runs.lineage.knownruns import read_all_runs
 from repro_env.runs.records import annotation, checkpointstate, records, submissions
@@ -37,7 +38,7 @@ from repro_env.runs.records.processes import Gathering, Place
 from repro_env.runs.records.records import Recording, Run
 from repro_env.runs.start import data, devices, launcher, repository, resumption, snapshot, sourcedirectory, speccopy
 from repro_env.runs.start.inputs import Inputs
-from repro_env.runs.start.report import announce, redact_command
+from repro_env.runs.start.report import announce, exact_words, redact_command
 from repro_env.runs.start.repository import Repository
 from repro_env.runs.start.request import (
     RunOptions,
@@ -49,6 +50,7 @@ from repro_env.runs.start.request import (
     read_env_file,
     secrets_of,
     seed_of,
+    streams_of,
     term_of,
     user_of,
     variables_of,
@@ -81,6 +83,7 @@ from repro_env.schema.run import (
     Ranks,
     Request,
     RunnerName,
+    StandardStreams,
     Start,
 )
 from repro_env.schema.spec import Spec
@@ -138,13 +141,15 @@ def execute(
     resume: str | None = None,
     keeps_record: bool = True,
     output: bool = False,
+    streams: StandardStreams | None = None,
     store: Store | None = None,
     tell: Tell = SILENT,
 ) -> FinishedRun:
     """Run a command in the image of a spec, and record the run. The options are those of `repro-env exec`.
 
     A failure of the command itself is not an error: its exit code is `end.outcome.exit_code` of the result. A value of None in
-    `env` passes the caller's own value. `gpus` is None, a number, or text as for `--gpus`. `output`: the command prints to the stdout and stderr of this process. Without
+    `env` passes the caller's own value. `gpus` is None, a number, or text as for `--gpus`. `output`: the command prints to the stdout and stderr of this process.
+    `streams`: those of another run (`Start.streams`), to connect the standard streams in the same way, without input. Without
     `keeps_record`, messages do not mention the run directory, because the caller removes it. Raises as `run`.
     """
     store = store or Store.open()
@@ -175,6 +180,7 @@ def execute(
         resume=resume,
         keeps_record=keeps_record,
         output=output,
+        streams=streams,
     )
     return run(options, open_spec(spec, options.here, store, tell), store=store, tell=tell)
 
@@ -435,6 +441,7 @@ def prepare(
         git = repository.show(spec, source, code.root, workspace, run_data.mounts, store, recorded=made)
     started = datetime.now(timezone.utc)
     command = redact_command(options.command, secrets_of(options))
+    words = exact_words(options.command, command)
     start = Start(
         schema="repro-env/run-start/1",
         id=run_id,
@@ -461,8 +468,10 @@ def prepare(
         devices=gpus.facts,
         limits=options.limits,
         processes=1 if options.member is None else options.member.size,
-        exact=command == options.command,
-        term=None if is_host else term_of(options.environ),
+        exact=(words or command) == options.command,
+        words=words,
+        term=term_of(options.environ),
+        streams=streams_of(options),
         parents=()
         if joined is not None
         else (
@@ -490,6 +499,7 @@ def prepare(
         resumed=None if resumed is None else str(resumed.directory.resolve()),
         notes=str((runs / records.name_of(started, command, run_id) if joined is None else joined.directory) / "notes"),
         member=options.member,
+        streams=options.streams,
     )
     launch = plan.plan(spec, start, request)
     if is_host:
@@ -613,7 +623,7 @@ def _begin(inputs: Inputs) -> Recording:
 def _start_command(inputs: Inputs, backend: Runner, recording: Recording) -> tuple[Outcome, float]:
     """Run the command; return how it ended, and the seconds that it took."""
     began = time.monotonic()
-    with contextlib.nullcontext() if inputs.options.output else streams.silent((1, 2)):
+    with contextlib.nullcontext() if inputs.options.output else silent((1, 2)):
         outcome = backend.run(inputs.launch, directory=recording.directory)
     return outcome, time.monotonic() - began
 

@@ -16,6 +16,7 @@ from repro_env.compare.environments import sides, trees
 from repro_env.compare.environments.difference import Difference, NotCompared, compare_values, sort_differences
 from repro_env.compare.environments.trees import changes, describe
 from repro_env.compare.outputs import results
+from repro_env.compare.outputs.comparison import File
 from repro_env.compare.outputs.judge import Judge
 from repro_env.compare.runs import CheckpointFiles, MetricPair, Outputs
 from repro_env.compare.traces import comparison as traces
@@ -40,12 +41,16 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     not_compared: tuple[NotCompared, ...]
     metrics: tuple[MetricPair, ...]
     outputs: Outputs
+    console: tuple[File, ...] = ()
+    """The comparison of what the commands printed."""
     steps: divergence.Comparison | None
     """The compared traces; None if neither run has one."""
 
     @property
     def same(self) -> bool:
-        """Whether both runs have the same outputs, byte for byte."""
+        """Whether both runs have the same outputs, byte for byte. Without outputs, what they printed decides."""
+        if self.outputs == Outputs():
+            return bool(self.console) and all(file.equal for file in self.console)
         return self.outputs.same
 
 
@@ -60,11 +65,12 @@ def compare_runs(left_name: str, right_name: str, *, runs: Path | str | None = N
     differences += _data(left.start, right.start)
     differences += rules.compare_starts(left.start, right.start)
     outputs = Outputs()
+    console: tuple[File, ...] = ()
     metrics: tuple[MetricPair, ...] = ()
     if left.end is not None and right.end is not None:
-        judge = Judge(
-            results.evidence(left.directory, left.start, left.end), results.evidence(right.directory, right.start, right.end)
-        )
+        old, new = (results.side(run.directory, run.end, ()) for run in (left, right) if run.end is not None)
+        judge = Judge(old.evidence, new.evidence)
+        console = tuple(results.consoles(old, new, results.Globs(), judge))
         checkpoints = _checkpoint_files(left), _checkpoint_files(right)
         outputs = rules.outputs(left.end, right.end, checkpoints, judge.pair_names)
         differences += rules.compare_ends(left.end, right.end, outputs)
@@ -80,6 +86,7 @@ def compare_runs(left_name: str, right_name: str, *, runs: Path | str | None = N
         not_compared=tuple(missing),
         metrics=metrics,
         outputs=outputs,
+        console=console,
         steps=traces.compare_traces(left.directory, right.directory),
     )
 

@@ -148,6 +148,7 @@ def verify(
                 outputs.compare(left, right, globs, look or tensor_comparer(run_spec, options, store)),
                 promise,
                 problem=_exit(end, done.end),
+                failure=_failure(end, done.end),
                 causes=judging.causes(end.effective, done.end.effective),
                 first=outputs.first_step(first.directory, done.directory),
             )
@@ -194,6 +195,14 @@ def _missing_files_problem(run: Run, end: End, done: FinishedRun) -> str:
         f"{failed}; the recorded run was on the host, where it could read every file: "
         f"name the files that it read with --data{',' if host else ''}{host}"
     )
+
+
+def _failure(then: End, now: End) -> str:
+    """Return how the command failed in both runs; or ""."""
+    if not then.outcome.status or not now.outcome.status or _exit(then, now):
+        return ""
+    how = "its time limit" if now.outcome.timed_out else f"exit code {now.outcome.exit_code}"
+    return f"the command failed in both runs ({how})"
 
 
 def _exit(then: End, now: End) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,6 +13,7 @@ from repro_env.cli.ui.options import AllOption, RunsOption, argument
 if TYPE_CHECKING:
     from repro_env.api.runscompare import Compared
     from repro_env.cli.ui.page import Page
+    from repro_env.compare.outputs.comparison import File
     from repro_env.compare.runs import MetricPair, Outputs
     from repro_env.compare.traces import divergence
     from repro_env.runs.records.records import Run
@@ -34,7 +35,7 @@ def command(
     Nothing is run. Outputs are compared by the digests in the records. Outputs with different paths are compared too if the
     evidence of the two runs explains the difference of the paths, as in `verify`.
 
-    Exit code 0: the outputs are identical. 1: they differ, or neither run has outputs.
+    Exit code 0: the outputs are identical, or neither run has outputs and both printed the same. 1: they differ.
     """
     from repro_env.api.runscompare import compare_runs
 
@@ -52,31 +53,43 @@ def _print(comparison: Compared, *, complete: bool) -> None:
     page.row("A", _title(comparison.left, comparison.tags[0]), indent=0)
     page.row("B", _title(comparison.right, comparison.tags[1]), indent=0)
     if comparison.same:
-        page.verdict("same", _summary(comparison.outputs), "green")
+        page.verdict("same", _summary(comparison.outputs, comparison.console), "green")
     else:
-        page.verdict("different", _summary(comparison.outputs), "red")
+        page.verdict("different", _summary(comparison.outputs, comparison.console), "red")
     differences.show(page, comparison.differences, comparison.not_compared)
     _metrics(page, comparison.metrics, complete=complete)
     _steps(page, comparison.steps)
     _outputs(page, comparison.outputs)
+    _console(page, comparison.console)
     page.print()
 
 
 def _title(run: Run, tags: tuple[str, ...]) -> str:
     seconds = "" if run.end is None else f", {run.end.seconds:.1f} s"
     about = f"{run.start.started[:19].replace('T', ' ')}{seconds}"
-    return f"{run.short} ({about}{''.join(f', {tag}' for tag in tags)})  {shlex.join(run.start.command)}"
+    return f"{run.short} ({about}{''.join(f', {tag}' for tag in tags)})  {run.start.command_line}"
 
 
-def _summary(outputs: Outputs) -> str:
-    if not outputs.pairs and not (outputs.missing or outputs.new or outputs.unread):
-        return "neither run has outputs"
+def _summary(outputs: Outputs, console: Sequence[File]) -> str:
+    if not (outputs.pairs or outputs.missing or outputs.new or outputs.unread):
+        printed = "they printed the same" if all(file.equal for file in console) else "they did not print the same"
+        return f"neither run has outputs; {printed}" if console else "neither run has outputs"
     same = sum(pair.same for pair in outputs.pairs)
     parts = [f"{same:,} of {len(outputs.pairs):,} common outputs are identical"]
     parts += [f"{len(outputs.missing):,} only in A"] if outputs.missing else []
     parts += [f"{len(outputs.new):,} only in B"] if outputs.new else []
     parts += [f"{len(outputs.unread):,} not read"] if outputs.unread else []
     return ", ".join(parts)
+
+
+def _console(page: Page, console: Sequence[File]) -> None:
+    differing = [file for file in console if not file.equal]
+    if differing:
+        page.heading("console output")
+    for file in differing:
+        page.text(f"{file.name}  {file.why}")
+        for line in file.shown:
+            page.text(line, indent=6)
 
 
 def _metrics(page: Page, metrics: tuple[MetricPair, ...], *, complete: bool) -> None:

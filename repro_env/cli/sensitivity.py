@@ -15,7 +15,7 @@ from repro_env.cli.ui.options import parameters, runs_option, value
 from repro_env.compare import sensitivity
 from repro_env.compare.sensitivity import FEW
 from repro_env.runs.records.ids import short
-from repro_env.runs.start.request import seed_of
+from repro_env.runs.start.request import seed_of, streams_to_repeat
 from repro_env.schema.errors import UsageError
 from repro_env.schema.progress import Details
 from repro_env.specs.argument import open_spec
@@ -102,8 +102,11 @@ class Command(exec_command.SimilarCommand):
         def run_once(seed: int) -> FinishedRun:
             if seed in finished:
                 return finished[seed]
-            # With --jobs, this is another process, which needs a lease on the store of its own.
-            result = execute(command=command, **{**arguments, "seed": seed, "store": Store.open()}, tell=Details(tell))
+            # With --jobs, this is another process, which needs a lease on the store of its own, and streams like those of the first.
+            own = {"seed": seed, "store": Store.open(), "streams": arguments.get("streams")}
+            result = execute(command=command, **{**arguments, **own}, tell=Details(tell))
+            if options["jobs"] > 1:
+                arguments["streams"] = streams_to_repeat(result.start, result.end)
             tell.detail(exec_command.ending(result))
             return result
 

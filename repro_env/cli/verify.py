@@ -126,7 +126,8 @@ def command(
     Directories given with --checkpoints are not changed. The new run gets private copies of their content from before the
     recorded run. The verdict is kept in `verified/` in the run's directory.
 
-    Exit code 0: every result has the expected level or a better one. 1: a result has a lower level, or nothing was compared.
+    Exit code 0: every result has the expected level or a better one, also if the command fails in the same way in both runs, which
+    the verdict then says. 1: a result has a lower level, or nothing was compared.
     128 + N: signal N ended the command.
     """
     verification = verify(
@@ -201,6 +202,7 @@ def facts(result: Verified) -> dict[str, object]:
         "promised": verdict.promise.level,
         "promise": verdict.promise.sentence,
         "sentence": verdict.sentence,
+        "failed": bool(verdict.failure),
         "ignored": sum(file.ignored_count for file in results),
         "reasons": dict(_reasons(results)),
         "accept": _texts(verdict),
@@ -214,7 +216,7 @@ def facts(result: Verified) -> dict[str, object]:
 def show(page: Page, result: Verified) -> None:
     verdict = result.verdict
     word, _, about = verdict.sentence.partition(": ")
-    page.verdict(word, about, "green" if verdict.same else "red")
+    page.verdict(word, about, "red" if not verdict.same else "bold" if verdict.failure else "green")
     page.row("run", f"{result.run.short} ({result.run.directory})", indent=0)
     page.row("expected", verdict.promise.sentence.partition(" ")[2], indent=0)
     if result.directory is not None:

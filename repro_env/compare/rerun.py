@@ -13,7 +13,7 @@ from repro_env.io.files import sha256_of
 from repro_env.runs.records import checkpointstate, ids, records
 from repro_env.runs.records.records import Run
 from repro_env.runs.start import snapshot, sourcedirectory
-from repro_env.runs.start.request import RunOptions
+from repro_env.runs.start.request import SIZES, RunOptions, streams_to_repeat
 from repro_env.sandbox import outputs, plan
 from repro_env.schema.environment import Variable
 from repro_env.schema.errors import DataError, RecordError, ReproEnvError, SourceError, SpecError, UsageError
@@ -48,8 +48,8 @@ def end_of(run: Run) -> End:
         what = "the command of this run has a secret, which records do not store"
         raise refused(what, "run it again, pass the secret with --env NAME, and verify that run")
     if not run.start.exact:
-        what = "the command of this run has several lines, which records do not store"
-        raise refused(what, "put the code into a file, run that, and verify that run")
+        what = "the command of this run has bytes that are not UTF-8, or a very long word, which records do not store"
+        raise refused(what, "put the code or the name into a file, read that, and verify that run")
     return run.end
 
 
@@ -221,12 +221,15 @@ def request(
     `unrecorded`: data that its record does not have. `runner`: None for the recorded one, or for the embedded one after a host run. `resumed`: as
     `resumed_directory` returned it.
     """
-    start = run.start
+    start, streams = run.start, streams_to_repeat(run.start, run.end)
     if start.term is not None:
         environ = {**environ, "TERM": start.term}
+    if streams is not None:
+        environ = {name: value for name, value in environ.items() if name not in SIZES and (name != "TERM" or value)}
+        environ |= {name: str(size) for name, size in streams.variables}
     runner = runner or ("embedded" if start.runner == "host" else start.runner)
     return RunOptions(
-        command=start.command,
+        command=start.words or start.command,
         here=Path(start.cwd),
         environ=environ,
         runner=runner,
@@ -243,6 +246,7 @@ def request(
         note=note,
         resume=None if resumed is None else str(resumed.resolve()),
         frozen=True,
+        streams=streams,
         recorded=msgspec.structs.replace(start, source=snapshot.drop_missing(start.source, store)),
     )
 

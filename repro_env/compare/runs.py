@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from repro_env.compare.environments.difference import Difference, Level, sort_differences
@@ -115,7 +114,7 @@ def _different(left: Mapping[_Key, str], right: Mapping[_Key, str]) -> tuple[Dif
 
 
 def _facts_of_start(start: Start) -> Iterator[_Item]:
-    yield ("command", "command", ""), shlex.join(start.command)
+    yield ("command", "command", ""), start.command_line
     yield ("command", "directory", ""), start.cwd
     yield ("command", "runner", ""), start.runner
     yield ("command", "network", ""), "yes" if start.network else "no"

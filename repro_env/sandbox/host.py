@@ -65,7 +65,7 @@ class HostRunner(Runner):
                 code, interrupted = start(
                     relocate(launch, root, temporary),
                     means,
-                    Streams(directory, self._hidden, stack),
+                    Streams(directory, self._hidden, stack, launch.streams),
                     group,
                     clock,
                     writable=[str(root), temporary, launch.notes, *(m.source for m in launch.mounts if not m.read_only)],
@@ -179,6 +179,7 @@ def start(
             refused = pipe.read()
         clock.start()
         status = _wait(child, queue, streams, clock)
+        means += streams.notes
         code, interrupted = os.waitstatus_to_exitcode(status), next(filter(FORWARDED.__contains__, queue.taken), 0)
     if refused:
         raise command.refusal(launch, *msgspec.json.decode(refused, type=command.Refused))

@@ -73,6 +73,7 @@ def plan(spec: Spec, start: Start, request: Request) -> Launch:
         gpus=request.gpus,
         resumed=request.resumed,
         member=request.member,
+        streams=request.streams,
         limits=start.limits,
         fixed_addresses=start.determinism != "off",
     )

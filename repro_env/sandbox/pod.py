@@ -77,7 +77,7 @@ class PodRunner(Runner):
         has_starved = memory.watch_oom_kills()
         means, clock = list(_MEANS), Clock(launch.limits)
         with contextlib.ExitStack() as stack:
-            streams = Streams(workspace.logs_directory(launch, directory), self._hidden, stack)
+            streams = Streams(workspace.logs_directory(launch, directory), self._hidden, stack, launch.streams)
             group = limits.Group(limits.Enforcement(), [])  # Kubernetes limits the container
             code, interrupted = host.start(launch, means, streams, group, clock, writable=None)
         return outcome(code, "pod", means, starved=has_starved(), interrupted=interrupted, timed_out=clock.is_over)

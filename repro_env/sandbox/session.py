@@ -199,6 +199,7 @@ def attend(
             if not received or len(data) > _MAX_LINE:
                 break
     result.timed_out = clock.is_over
+    result.notes += streams.notes
     if not has_started and result.refused is None:
         raise SandboxError(
             "the processes of the run ended before the command started",

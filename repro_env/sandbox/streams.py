@@ -2,6 +2,8 @@
 
 The command gets pipes or a separate terminal, and no descriptor of the caller's files and terminal. So it can neither read nor
 overwrite what is in them, nor change the terminal's settings. Threads copy what is typed and printed, and write the logs.
+
+A repeated run gets streams like those of the recorded run, with an empty input, wherever the caller's own lead.
 """
 
 from __future__ import annotations
@@ -11,14 +13,17 @@ import fcntl
 import os
 import select
 import stat
+import struct
 import termios
 import threading
 import time
 import tty
 from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from repro_env.schema import redact
+from repro_env.schema.run import StandardStreams, StreamKind
 
 STDOUT, STDERR, BOTH = "stdout.log", "stderr.log", "console.log"
 NAMES = (STDOUT, STDERR, BOTH)
@@ -36,6 +41,11 @@ _PAUSE = 0.5
 """Seconds for which output is buffered, because a secret of several lines is not found if it is split."""
 _INPUT = 1 << 12
 """Bytes of input that are read at once."""
+TYPED = "input: typed at the terminal"
+"""A note for the record."""
+_END_OF_INPUT = b"\x04"
+"""Ctrl-D."""
+_Ends = TypeVar("_Ends", bound=tuple[int, ...])
 
 
 class Log:
@@ -113,13 +123,21 @@ class Streams:
     """Replacements for the caller's standard streams while a command runs."""
 
     def __init__(
-        self, directory: Path, hidden: Collection[str] | None, stack: contextlib.ExitStack, *, replace_stdin: bool = False
+        self,
+        directory: Path,
+        hidden: Collection[str] | None,
+        stack: contextlib.ExitStack,
+        recorded: StandardStreams | None = None,
+        *,
+        replace_stdin: bool = False,
     ) -> None:
         """Open all replacements and logs, until the end of `stack`. `directory` is the run's; `hidden` is as in `Runner`.
 
-        Standard input that is not a terminal is replaced only with `replace_stdin`: the copying reads more than the command.
+        `recorded`: the streams of the run that is repeated; None for streams like those of the caller, of which standard input that
+        is not a terminal is replaced only with `replace_stdin`: the copying reads more than the command.
         """
         self._stack = stack
+        self._recorded = recorded
         self._open: set[int] = set()
         self._outputs: list[tuple[int, int, Log | None]] = []
         """The descriptors from which output is copied and those to which it is copied, with their logs."""
@@ -131,9 +149,15 @@ class Streams:
         """The path of the command's terminal, if it has one."""
         self.controlling: int | None = None
         """A stream that is the caller's terminal, and for the command its controlling terminal; None without a terminal."""
-        self._tty = -1
-        terminals = [stream for stream in (0, 1, 2) if os.isatty(stream)]
-        groups = [group for group in _groups() if group[0] not in terminals]
+        self._tty = self._slave = -1
+        """The two ends of the command's terminal."""
+        self.has_input = False
+        """Whether something was typed at the terminal."""
+        facts = recorded or of_caller()
+        kinds = (facts.stdin, facts.stdout, facts.stderr)
+        terminals = [stream for stream, kind in enumerate(kinds) if kind == "terminal"]
+        groups: list[tuple[int, ...]] = [(1, 2)] if facts.joined else [(1,), (2,)]
+        groups = [group for group in groups if group[0] not in terminals]
         if terminals:
             self._open_terminal(terminals)
             groups.append(tuple(stream for stream in terminals if stream) or (0,))
@@ -143,8 +167,11 @@ class Streams:
             if log is not None:
                 stack.callback(log.close)
             source = self._tty if group[0] in terminals else self._open_pipe(group)
-            self._outputs.append((source, group[0], log))
-        if 0 not in terminals and replace_stdin:
+            target = group[0] or (0 if recorded is None else 2)  # what a terminal echoes is not written to another input
+            self._outputs.append((source, target, log))
+        if 0 not in terminals and recorded is not None:
+            self.ends[0] = self._open_empty_input("pipe" if replace_stdin else facts.stdin)
+        elif 0 not in terminals and replace_stdin:
             self.ends[0], self._input = self._pipe()
         self._is_over = -1
         """A descriptor that becomes readable at the end of the command."""
@@ -152,7 +179,7 @@ class Streams:
     def _pipe(self) -> tuple[int, int]:
         return self._closed_later(os.pipe2(os.O_CLOEXEC))
 
-    def _closed_later(self, ends: tuple[int, int]) -> tuple[int, int]:
+    def _closed_later(self, ends: _Ends) -> _Ends:
         for end in ends:
             self._open.add(end)
             self._stack.callback(self._close, end)
@@ -170,30 +197,50 @@ class Streams:
         self.ends |= dict.fromkeys(group, end)
         return source
 
+    def _open_empty_input(self, kind: StreamKind) -> int:
+        if kind == "null":
+            end = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+            self._stack.callback(os.close, end)
+            return end
+        if kind == "file":
+            return self._closed_later((os.memfd_create("stdin"),))[0]
+        end, writer = self._pipe()
+        self._close(writer)
+        return end
+
     def _open_terminal(self, streams: list[int]) -> None:
-        # `end` stays open here, so that reading the other end does not fail.
-        self._tty, end = self._closed_later(os.openpty())
-        self.terminal = os.ttyname(end)
-        self.ends |= dict.fromkeys(streams, end)
+        # `_slave` stays open here, so that reading the other end does not fail.
+        self._tty, self._slave = self._closed_later(os.openpty())
+        self.terminal = os.ttyname(self._slave)
+        self.ends |= dict.fromkeys(streams, self._slave)
         self.controlling = streams[0]
+        if self._recorded is not None:
+            size = struct.pack("HHHH", self._recorded.rows, self._recorded.columns, 0, 0)
+            fcntl.ioctl(self._tty, termios.TIOCSWINSZ, size)
+            return
         self._settings = termios.tcgetattr(streams[0])
         self._is_complete = len(streams) == 3
-        termios.tcsetattr(end, termios.TCSANOW, self._settings)
+        termios.tcsetattr(self._slave, termios.TCSANOW, self._settings)
         self.resize()
         if 0 in streams:
             self._input = self._tty
 
     def resize(self) -> None:
-        """Copy the size of the caller's terminal to that of the command."""
-        if self.controlling is not None:
+        """Copy the size of the caller's terminal to that of the command. A recorded size does not change."""
+        if self.controlling is not None and self._recorded is None:
             with contextlib.suppress(OSError):
                 size = fcntl.ioctl(self.controlling, termios.TIOCGWINSZ, bytes(8))
                 fcntl.ioctl(self._tty, termios.TIOCSWINSZ, size)
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the record of a run that has ended says about its streams."""
+        return (TYPED,) if self.has_input else ()
+
     def own(self, uid: int) -> None:
         """Change the owner of the command's ends, and of a pipe that is standard input, so that a user can open them by name."""
-        for stream, end in self.ends.items():
-            if end != stream or stat.S_ISFIFO(os.fstat(end).st_mode):
+        for end in self.ends.values():
+            if end in self._open or stat.S_ISFIFO(os.fstat(end).st_mode):
                 os.fchown(end, uid, uid)
 
     def replace(self) -> None:
@@ -214,6 +261,8 @@ class Streams:
         copying = [threading.Thread(target=self._copy_output, args=output, daemon=True) for output in self._outputs]
         if self._input != -1:
             copying.append(threading.Thread(target=self._copy_input, daemon=True))
+        elif self._recorded is not None and self._recorded.typed and self._recorded.stdin == "terminal":
+            copying.append(threading.Thread(target=self._end_input, daemon=True))
         for thread in copying:
             thread.start()
         try:
@@ -275,6 +324,7 @@ class Streams:
                     waiting = os.read(0, _INPUT)
                     if not waiting:
                         break
+                    self.has_input = self._input == self._tty
             except BlockingIOError:
                 pass
             except OSError:  # the command closed its input, or the caller's terminal is gone
@@ -282,12 +332,50 @@ class Streams:
         if self._input != self._tty:
             self._close(self._input)
 
+    def _end_input(self) -> None:
+        """Answer each read of the terminal with the end of the input, as long as the command runs, because nothing is typed here."""
+        over, slave = select.poll(), select.poll()
+        over.register(self._is_over, select.POLLIN)
+        slave.register(self._slave, select.POLLIN)
+        while not over.poll(100):
+            if not slave.poll(0):
+                os.write(self._tty, _END_OF_INPUT)
 
-def _groups() -> list[tuple[int, ...]]:
-    """Standard output and error of the caller, grouped if they are the same file, pipe or socket, so that output keeps its order."""
+
+def of_caller(*, prints: bool = True) -> StandardStreams:
+    """How the streams of this process are connected. Without `prints`, stdout and stderr of the command lead to /dev/null."""
+    stdin, stdout, stderr = (_kind(stream) if prints or not stream else "null" for stream in (0, 1, 2))
     output, error = (os.fstat(stream) for stream in (1, 2))
     is_same = (output.st_dev, output.st_ino) == (error.st_dev, error.st_ino) and not stat.S_ISCHR(output.st_mode)  # /dev/null
-    return [(1, 2)] if is_same else [(1,), (2,)]
+    size = (0, 0)
+    for stream, kind in reversed([*enumerate((stdin, stdout, stderr))]):
+        if kind == "terminal":
+            with contextlib.suppress(OSError):
+                size = struct.unpack("HHHH", fcntl.ioctl(stream, termios.TIOCGWINSZ, bytes(8)))[:2]
+    return StandardStreams(
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        joined=prints and is_same,
+        has_input=_has_input(stdin),
+        rows=size[0],
+        columns=size[1],
+    )
+
+
+def _has_input(kind: StreamKind) -> bool:
+    if kind == "file":
+        return os.fstat(0).st_size > os.lseek(0, 0, os.SEEK_CUR)
+    poll = select.poll()
+    poll.register(0, select.POLLIN)
+    return kind == "pipe" and poll.poll(0) != [(0, select.POLLHUP)]
+
+
+def _kind(stream: int) -> StreamKind:
+    if os.isatty(stream):
+        return "terminal"
+    mode = os.fstat(stream).st_mode
+    return "file" if stat.S_ISREG(mode) else "null" if stat.S_ISCHR(mode) else "pipe"
 
 
 def _in_foreground() -> bool:

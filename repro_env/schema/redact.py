@@ -105,7 +105,11 @@ def line(text: str, hidden: Iterable[str] = ()) -> str:
     is truncated to 20,000 characters.
     """
     # Bounds the work for very long input.
-    text = secretless(text[: 4 * LONGEST], hidden)
+    return one_line(secretless(text[: 4 * LONGEST], hidden))
+
+
+def one_line(text: str) -> str:
+    """Return text without secrets as a valid `schema.text.Line`."""
     text = _SURROGATE.sub("\ufffd", _NOT_TEXT.sub(" ", text))
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
 
@@ -121,7 +125,12 @@ def all_texts(value: Any) -> Any:
 
 def printable(text: str) -> bool:
     """Whether text can be printed unchanged as one line: no control characters, no undecodable bytes."""
-    return len(text) <= LONGEST and not _NOT_TEXT.search(text) and not _SURROGATE.search(text)
+    return encodable(text) and not _NOT_TEXT.search(text)
+
+
+def encodable(text: str) -> bool:
+    """Whether a record can have the text unchanged: it is not too long and has no undecodable bytes."""
+    return len(text) <= LONGEST and not _SURROGATE.search(text)
 
 
 def secretless(text: str, hidden: Iterable[str] = ()) -> str:

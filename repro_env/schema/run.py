@@ -3,6 +3,7 @@ it ended (`Outcome`), and the record of its end (`End`)."""
 
 from __future__ import annotations
 
+import shlex
 from typing import Literal
 
 from msgspec import field
@@ -11,7 +12,7 @@ from repro_env.schema.artifact import Size
 from repro_env.schema.codec import Frozen
 from repro_env.schema.environment import Variable
 from repro_env.schema.spec import Seed
-from repro_env.schema.text import AbsPath, Digest, EnvName, FilePath, Line, RelPath
+from repro_env.schema.text import AbsPath, Digest, EnvName, FilePath, Line, RelPath, Word
 
 RunnerName = Literal["embedded", "docker", "charliecloud", "apptainer", "host", "pod"]
 """`pod`: in the container of a Kubernetes job, which was started from the image."""
@@ -25,6 +26,28 @@ Ranks = Literal["each", "same"]
 """Whether each rank of a distributed run has its own random streams, or all use those of rank 0."""
 Ids = Literal["system", "seeded"]
 """Whether `os.urandom`, `secrets`, `uuid` and the names of `tempfile` use the system's randomness or the run's seed."""
+
+StreamKind = Literal["terminal", "pipe", "file", "null"]
+"""`pipe`: also a socket. `null`: /dev/null or another device, and a stream that the caller had closed."""
+
+
+class StandardStreams(Frozen, frozen=True, kw_only=True):
+    """How the standard streams of a run are connected, which its command can see."""
+
+    stdin: StreamKind
+    stdout: StreamKind
+    stderr: StreamKind
+    joined: bool = False
+    """Whether stdout and stderr are the same file or pipe, so that they have one log."""
+    has_input: bool = False
+    """Whether standard input is a pipe or file that was not at its end when the run started. Records do not have its content."""
+    rows: int = 0
+    columns: int = 0
+    """The size of the terminal at the start; 0 if it is not known. Later changes are not recorded."""
+    typed: bool = False
+    """In a repetition: whether something was typed in the recorded run. Then each read of the terminal finds its end."""
+    variables: tuple[tuple[Literal["COLUMNS", "LINES"], int], ...] = ()
+    """Those that the host runner passed to the command. In an image, no variable has the size."""
 
 
 class Mount(Frozen, frozen=True, kw_only=True):
@@ -131,6 +154,8 @@ class Request(Frozen, frozen=True, kw_only=True):
     notes: AbsPath
     resumed: AbsPath | None = None
     member: Member | None = None
+    streams: StandardStreams | None = None
+    """As in `Launch`."""
 
 
 class ImageTree(Frozen, frozen=True, kw_only=True):
@@ -177,6 +202,8 @@ class Launch(Frozen, frozen=True, kw_only=True):
     member: Member | None = None
     """None for a run of one process, which may start others, as torchrun does."""
     limits: Limits = Limits()
+    streams: StandardStreams | None = None
+    """The streams of the run that is repeated; None for streams like those of the caller."""
     fixed_addresses: bool = False
     """Disable address space randomization, so that sets of objects that are hashed by address keep their order."""
 
@@ -335,13 +362,22 @@ class Start(Frozen, frozen=True, kw_only=True):
     spec_file: Digest | None = None
     """sha256 of the spec file, which is stored in `specs/` next to the run directories; None in older records."""
     exact: bool = True
-    """Whether `command` is exactly the command that ran. False if a secret, a newline or a control character was removed."""
+    """Whether `words`, or else `command`, is exactly the command that ran. False if a secret or an undecodable byte was removed."""
+    words: tuple[Word, ...] = ()
+    """The command, if it has newlines or control characters, which `command` has as spaces."""
     processes: int = 1
     """The number of processes of `exec` that share the run. The facts of the machine are those of the first one."""
     term: Line | None = None
     """The TERM that was passed to the command, or empty; it affects the addresses of objects. None in older records."""
+    streams: StandardStreams | None = None
+    """Those of the first process of the run. None in older records."""
     tool: Line = ""
     """The version of repro-env."""
+
+    @property
+    def command_line(self) -> str:
+        """The command as one line, quoted for a shell, or for Python if it has newlines or control characters."""
+        return " ".join(map(repr, self.words)) if self.words else shlex.join(self.command)
 
 
 class Output(Frozen, frozen=True, kw_only=True):

@@ -1,7 +1,7 @@
 """The types of strings in stored values. Decoding rejects a string that does not match its pattern.
 
 The patterns are enclosed in `\\A ... \\Z` because `$` also matches before a trailing newline. A spec may come from an
-untrusted source, so no pattern allows control characters.
+untrusted source, so no pattern but `Word` allows control characters.
 """
 
 from __future__ import annotations
@@ -56,6 +56,9 @@ EnvName = Annotated[str, Meta(pattern=r"\A[A-Za-z_][A-Za-z0-9_]*\Z", max_length=
 
 Line = Annotated[str, Meta(pattern=r"\A[^\x00-\x1f\x7f]*\Z", max_length=20_000)]
 """One line of text without control characters."""
+
+Word = Annotated[str, Meta(pattern=r"\A[^\x00\ud800-\udfff]*\Z", max_length=20_000)]
+"""An argument of a command, which may have line ends and control characters: never print it as it is."""
 
 Timestamp = Annotated[str, Meta(pattern=r"\A[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z\Z")]
 """A date and time in UTC (RFC 3339), to the second."""

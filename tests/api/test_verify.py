@@ -359,10 +359,28 @@ def test_a_command_with_a_secret_is_refused(place: Place) -> None:
         verify_run(place, training())
 
 
-def test_a_command_of_several_lines_is_refused(place: Place) -> None:
-    done = place.run("-c", "a = 1\nb = 2", backend=Fake(training()))
-    assert (done.start.exact, done.start.command) == (False, ("-c", "a = 1 b = 2"))
-    with pytest.raises(RecordError, match="has several lines"):
+def test_a_command_of_several_lines_is_repeated_exactly(place: Place) -> None:
+    command = ("-c", "a = 1\nb = 2", "tab\there")
+    done = place.run(*command, backend=Fake(training()))
+    assert (done.start.exact, done.start.command) == (True, ("-c", "a = 1 b = 2", "tab here"))
+    assert done.start.command_line == r"'-c' 'a = 1\nb = 2' 'tab\there'"
+    backend = Fake(training())
+    assert verify_run(place, training(), backend=backend).verdict.same
+    assert backend.launch is not None
+    assert backend.launch.argv[1:] == command
+
+
+def test_a_command_with_undecodable_bytes_is_refused(place: Place) -> None:
+    done = place.run("-c", "a = 1\nb = '\udcff'", backend=Fake(training()))
+    assert (done.start.exact, done.start.words) == (False, ())
+    with pytest.raises(RecordError, match="not UTF-8"):
+        verify_run(place, training())
+
+
+def test_a_command_of_several_lines_with_a_secret_is_refused(place: Place) -> None:
+    done = place.run("-c", "a = 1\napi_key = 'sk-abcdefghij0123456789abcdefghij'", backend=Fake(training()))
+    assert (done.start.exact, done.start.words) == (False, ())
+    with pytest.raises(RecordError, match="has a secret"):
         verify_run(place, training())
 
 

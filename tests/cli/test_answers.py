@@ -18,7 +18,7 @@ KEYS: dict[str, set[str]] = {
     "runs list": {"runs", "unreadable", "jobs"},
     "runs show latest": {"pulled", "directory", "state", "intact", "start", "end", "tags", "annotations", "verified"},
     "runs compare 00000001 00000002": {
-        *("same", "left", "right", "tags", "differences", "not_compared", "metrics", "outputs", "steps"),
+        *("same", "left", "right", "tags", "differences", "not_compared", "metrics", "outputs", "console", "steps"),
     },
     "runs note latest hello": {"run", "annotation"},
     "runs tag latest best": {"run", "tags"},

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 
 from repro_env.io import engine as engines
@@ -26,7 +27,7 @@ from repro_env.oci import paths
 from repro_env.sandbox import gpus
 from repro_env.sandbox.docker.container import LABEL
 from repro_env.sandbox.programs.charliecloud import CharliecloudRunner
-from repro_env.schema.run import ImageTree, Limits, Mount
+from repro_env.schema.run import ImageTree, Limits, Mount, StandardStreams
 from tests.fakes import gpus as fake_gpus
 from tests.fakes import rootfs
 from tests.parts import need
@@ -399,6 +400,34 @@ def test_ctrl_c_in_a_terminal_reaches_the_command_once(any_runner: Place) -> Non
         driver.kill()
         driver.wait()
         os.close(main)
+
+
+CONNECTED = """
+import os, shutil, stat, sys
+print([os.isatty(n) for n in (0, 1, 2)], os.path.sameopenfile(1, 2), shutil.get_terminal_size().columns, repr(sys.stdin.read()))
+"""
+
+
+@pytest.mark.parametrize(
+    ("streams", "printed", "log"),
+    [
+        (("terminal", "terminal", "terminal"), "[True, True, True] True 123 ''", "console.log"),
+        (("terminal", "pipe", "terminal"), "[True, False, True] False 80 ''", "stdout.log"),
+        (("file", "file", "file", "joined"), "[False, False, False] True 80 ''", "console.log"),
+    ],
+)
+def test_recorded_streams_are_connected_again_from_anywhere(
+    each_runner: Place, streams: tuple[str, ...], printed: str, log: str
+) -> None:
+    """The caller has pipes. Where something was typed at the recorded terminal, the input has ended, so nothing waits for it."""
+    recorded = msgspec.convert(
+        {**dict(zip(("stdin", "stdout", "stderr"), streams[:3], strict=True)), "joined": len(streams) == 4, "columns": 123},
+        type=StandardStreams,
+    )
+    recorded = msgspec.structs.replace(recorded, rows=40, typed=True)
+    result = each_runner.python(CONNECTED, streams=recorded, stdin="of the caller")
+    assert (result.directory / log).read_text() == f"{printed}\n", result
+    assert result.stdout.replace("\r\n", "\n") == f"{printed}\n"
 
 
 def set_terminal_size(handle: int, rows: int, columns: int) -> None:

@@ -42,8 +42,9 @@ def lines(
     most = None if complete else SHOWN
     yield from head(run, annotation.tags(annotations), queue)
     if verdict is not None:
+        failed = ", the command failed in both runs" if verdict.failed else ""
         ignored = f", {verdict.ignored:,} difference{'s' * (verdict.ignored != 1)} ignored" if verdict.ignored else ""
-        yield f"verified  {verdict.level}{'' if verdict.same else ', not as expected'} ({verdict.written}{ignored})"
+        yield f"verified  {verdict.level}{'' if verdict.same else ', not as expected'} ({verdict.written}{ignored}{failed})"
     if source is not None:
         yield f"pulled    from {source.source}" + (f"; not here: {len(source.left_out)} outputs" if source.left_out else "")
         yield from _shorten([f"  left out {path}" for path in source.left_out], most)
@@ -66,7 +67,7 @@ def head(run: Run, tags: Sequence[str] | None, queue: str = "") -> Iterator[str]
         yield "          start.json was changed after the run: its digest is not the one in end.json"
     if tags is None or tags:
         yield f"tags      {'cannot be read' if tags is None else ', '.join(tags)}"
-    yield f"command   {shlex.join(run.start.command)}"
+    yield f"command   {run.start.command_line}"
     yield f"in        {run.start.cwd}"
     yield f"started   {run.start.started}"
     if (job := run.start.job) is not None:
@@ -111,7 +112,7 @@ def job_lines(submitted: Submitted, state: State) -> Iterator[str]:
     """The lines about a submitted run that has not started."""
     submission = submitted.submission
     yield f"run       {submitted.id}"
-    yield f"command   {shlex.join(submission.start.command)}"
+    yield f"command   {submission.start.command_line}"
     yield f"in        {submission.start.cwd}"
     yield f"submitted {submission.start.started}"
     yield f"job       {submission.engine} {submitted.job or '(unknown)'}"

@@ -143,7 +143,7 @@ def compare(left: Side, right: Side, globs: Globs, look: CompareTensors) -> tupl
     judge = Judge(left.evidence, right.evidence, globs.ignored, globs.results)
     paired = pair(left.digests, right.digests, judge.pair_names)
     found = [*_unpaired(paired, globs), *_removed(left.end, right.end, globs)]
-    found += _consoles(left, right, globs, judge)
+    found += consoles(left, right, globs, judge)
     found += compare_links(left.end.others, right.end.others, judge)
     with_tensors: list[File] = []
     for names in paired.pairs:
@@ -172,14 +172,18 @@ def _unpaired(paired: Paired, globs: Globs) -> Iterator[File]:
         yield _file("", path, globs).differing("only the new run wrote it", "nothing")
 
 
-def _consoles(left: Side, right: Side, globs: Globs, judge: Judge) -> Iterator[File]:
-    """Compare the console logs. On a terminal, both streams are in one log; then the lines are compared in sorted order."""
+def consoles(left: Side, right: Side, globs: Globs, judge: Judge) -> Iterator[File]:
+    """Compare the console logs. If the streams of only one of the runs are in one log, the lines are compared in sorted order."""
     then, now = _console(left), _console(right)
     printed = {log.path for side in (left, right) for log in side.end.console if log.size}
     if printed and then.digests.keys() != now.digests.keys():
         file = _file(streams.BOTH, streams.BOTH, globs, "console")
         if file.kind == "console":
-            yield judge.of_bytes(file, _lines(then), _lines(now))
+            try:
+                old, new = _lines(then), _lines(now)
+                yield judge.equal(file) if old == new else judge.of_bytes(file, old, new)
+            except OSError as error:  # a pulled run may have no logs
+                yield file.not_compared(f"a log cannot be read: {error.strerror}")
         return
     for name in sorted(printed):
         file = _file(name, name, globs, "console")

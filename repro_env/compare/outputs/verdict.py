@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from repro_env.compare.outputs.comparison import HEIGHT, File, Kind, Sameness, first_few
+from repro_env.sandbox.streams import TYPED
 from repro_env.schema.codec import Frozen
 from repro_env.schema.run import End, Fact, RunnerName, Start
 
@@ -47,6 +48,8 @@ class Verdict(Frozen, frozen=True, kw_only=True):
     """Results first, the worst first, then by path."""
     causes: tuple[str, ...] = ()
     """Threads, versions and settings that differ between the runs."""
+    failure: str = ""
+    """How the command failed in both runs; empty if it did not."""
     first: str = ""
     """The first training step that differs, if both runs were traced; or what was not compared of the traces."""
 
@@ -76,6 +79,10 @@ def predict(start: Start, end: End, new: Repetition) -> Promise:
         risks.append("absolute paths in binary outputs, because the source is at another path (a private copy)")
     elif start.network:
         risks.append("the run used the network, and its content may have changed")
+    if start.streams is not None and start.streams.has_input:
+        risks.append(f"the content of its standard input (a {start.streams.stdin}), because the record does not have it")
+    if TYPED in end.outcome.means:
+        risks.append("what was typed at its terminal, because the record does not have it")
     risks += [f"its seeding failed ({problem})" for problem in end.unseeded if problem.startswith("seeds:")][:1]
     suffix = f"; possible causes of differences: {'; '.join(risks)}" if risks else ""
     if lower:
@@ -148,12 +155,14 @@ def verdict(
     promise: Promise,
     *,
     problem: str = "",
+    failure: str = "",
     causes: Sequence[str] = (),
     first: str = "",
 ) -> Verdict:
     """Give the verdict on the files of two runs.
 
     `problem`: why the runs are different or cannot be compared even if their files are equal, such as another exit code.
+    `failure`: as in `Verdict`. It does not change the level.
     """
     files = tuple(sorted(files, key=_rank))
     results = [file for file in files if file.kind == "result"]
@@ -168,10 +177,11 @@ def verdict(
     return Verdict(
         level=level,
         same=same,
-        sentence=_sentence(level, files, problem, expected="as expected" if same and level == "numeric" else ""),
+        sentence=_sentence(level, files, problem, failure, expected="as expected" if same and level == "numeric" else ""),
         promise=promise,
         files=files,
         causes=tuple(causes),
+        failure=failure,
         first=first,
     )
 
@@ -182,7 +192,7 @@ def _rank(file: File) -> tuple[int, int, str]:
     return ("result", "console", "ignored").index(file.kind), -height, file.name
 
 
-def _sentence(level: Sameness | None, files: Sequence[File], problem: str, expected: str) -> str:
+def _sentence(level: Sameness | None, files: Sequence[File], problem: str, failure: str, expected: str) -> str:
     results = [file for file in files if file.kind == "result"]
     compared = [file for file in results if file.level is not None]
     skipped = [file.name for file in results if file.level is None]
@@ -204,7 +214,7 @@ def _sentence(level: Sameness | None, files: Sequence[File], problem: str, expec
     else:
         text = f"{len(worst):,} of {total} {'differs' if len(worst) == 1 else 'differ'}: {worst[0].name}: {worst[0].why}"
     parts = [
-        f"{level}: {text}",
+        f"{level}: {failure}; {text}" if failure else f"{level}: {text}",
         f"also {ignored}" if ignored else "",
         not_compared,
         f"{_number(left_out, 'file')} left out" if left_out else "",

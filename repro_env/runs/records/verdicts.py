@@ -41,6 +41,8 @@ class Last(msgspec.Struct, frozen=True, kw_only=True):
     """UTC, ISO 8601."""
     level: Line
     same: bool
+    failed: bool = False
+    """Whether the command failed in both runs."""
     ignored: Annotated[int, Meta(ge=0)]
     """The number of differences that did not count."""
 

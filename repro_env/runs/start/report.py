@@ -136,6 +136,13 @@ def shorten(items: tuple[str, ...] | list[str], separator: str, most: int = _NAM
     return text if len(items) <= most else f"{text}{separator}and {len(items) - most} more"
 
 
+def exact_words(command: tuple[str, ...], redacted: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the command if it differs from `redacted`, its form in the record, only in newlines and control characters, else ()."""
+    if redacted == command or redacted != tuple(map(redact.one_line, command)):
+        return ()
+    return command if all(map(redact.encodable, command)) else ()
+
+
 def redact_command(command: tuple[str, ...], hidden: frozenset[str] = frozenset()) -> tuple[str, ...]:
     """Return the command as the record stores it, without secrets, even if one follows its option as a separate word.
 

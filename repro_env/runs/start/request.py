@@ -13,15 +13,32 @@ import msgspec
 
 from repro_env.environment.machine import variables
 from repro_env.oci import paths as layout
-from repro_env.sandbox import plan
+from repro_env.sandbox import plan, streams
 from repro_env.schema import redact
 from repro_env.schema.environment import Variable, values_of
 from repro_env.schema.errors import DataError, UsageError
 from repro_env.schema.progress import Tell
-from repro_env.schema.run import Ids, Job, Launch, Limits, Member, Mode, Mount, Ranks, RunnerName, Start, User
+from repro_env.schema.run import (
+    End,
+    Ids,
+    Job,
+    Launch,
+    Limits,
+    Member,
+    Mode,
+    Mount,
+    Ranks,
+    RunnerName,
+    StandardStreams,
+    Start,
+    User,
+)
 from repro_env.schema.spec import Spec
 
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
+SIZES: tuple[Literal["COLUMNS", "LINES"], ...] = ("COLUMNS", "LINES")
+"""Variables with the size of a terminal, which take precedence over the terminal itself."""
+_SIZE = re.compile(r"[0-9]{1,9}")
 _TERM = re.compile(r"[0-9A-Za-z][0-9A-Za-z._+-]{0,63}")
 
 
@@ -71,6 +88,8 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Keep the run directory. If not, messages do not mention it."""
     output: bool = True
     """Forward what the command prints to stdout and stderr."""
+    streams: StandardStreams | None = None
+    """The standard streams of another run, to connect those of this one in the same way; None for streams like those of the caller."""
 
 
 def variables_of(options: RunOptions) -> tuple[Variable, ...]:
@@ -217,6 +236,26 @@ def term_of(environ: Mapping[str, str]) -> str:
     """Return the caller's TERM; empty if it is not set or not the name of a terminal."""
     term = environ.get("TERM", "")
     return term if _TERM.fullmatch(term) else ""
+
+
+def streams_of(options: RunOptions) -> StandardStreams:
+    """Return how the standard streams of the run are connected, for its record."""
+    if options.streams is not None:
+        return options.streams
+    facts = streams.of_caller(prints=options.output)
+    if options.runner == "host":
+        sizes = ((name, options.environ.get(name, "")) for name in SIZES)
+        facts = msgspec.structs.replace(
+            facts, variables=tuple((name, int(size)) for name, size in sizes if _SIZE.fullmatch(size))
+        )
+    return facts
+
+
+def streams_to_repeat(start: Start, end: End | None) -> StandardStreams | None:
+    """Return `RunOptions.streams` for a repetition of a run; None if its record does not have its streams."""
+    if start.streams is None or end is None:
+        return start.streams
+    return msgspec.structs.replace(start.streams, typed=streams.TYPED in end.outcome.means)
 
 
 def caller_variables_of(options: RunOptions) -> tuple[Variable, ...]:

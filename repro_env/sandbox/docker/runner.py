@@ -41,7 +41,7 @@ class DockerRunner(Runner):
         self._image.prepare(launch, directory)
         with contextlib.ExitStack() as stack:
             engine = stack.enter_context(engines.connect(self._address))
-            streams = Streams(directory, self._hidden, stack, replace_stdin=True)
+            streams = Streams(directory, self._hidden, stack, launch.streams, replace_stdin=True)
             keep_id = engine.facts.product == "Podman" and engine.facts.rootless
             control = directory / workspace.SCRATCH / "control"
             control.mkdir(mode=0o700)

@@ -40,7 +40,7 @@ class EmbeddedRunner(Runner):
         directory = directory.resolve()
         self._image.prepare(launch, directory)
         with contextlib.ExitStack() as stack:
-            streams = Streams(workspace.logs_directory(launch, directory), self._hidden, stack)
+            streams = Streams(workspace.logs_directory(launch, directory), self._hidden, stack, launch.streams)
             has_starved = memory.watch_oom_kills()
             group = stack.enter_context(limits.group(launch.limits, launch.run_id))
             try:

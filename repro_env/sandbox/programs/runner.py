@@ -95,7 +95,7 @@ class ProgramRunner(Runner):
             image = self._image.merge(launch)
             binds = _make_root(mounts.make(launch, directory, self._image, control), image, scratch)
             container = self.container(launch, binds, scratch / _ROOT, scratch)
-            streams = Streams(directory, self._hidden, stack, replace_stdin=True)
+            streams = Streams(directory, self._hidden, stack, launch.streams, replace_stdin=True)
             has_starved = memory.watch_oom_kills()
             group = stack.enter_context(limits.group(launch.limits, launch.run_id))
             listener = stack.enter_context(handover.listen(control))
