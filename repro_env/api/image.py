@@ -37,10 +37,10 @@ class Verified(msgspec.Struct, frozen=True):
 
 
 def verify_image(word: str, given: str | None, here: Path, *, store: Store, tell: Tell) -> Verified:
-    """Verify the images that `word` (a directory, a file or a reference) names.
+    """Verify the images that `word` (a directory, a file, `docker:NAME` or a reference) names.
 
     `given`: the spec to compare with; default: the nearest spec, if the image's label has its digest. Raises `ArtifactError` if
-    no image can be read or repro-env did not build it, `UsageError` if `word` names nothing, `NetworkError`.
+    no image can be read or repro-env did not build it, `UsageError` if `word` names nothing, `EngineError`, `NetworkError`.
     """
     directory = ""
     opened = opening.open_spec(given, here, store, tell) if given is not None else None
@@ -51,14 +51,18 @@ def verify_image(word: str, given: str | None, here: Path, *, store: Store, tell
         directory = str(found[1]) if found is not None else ""
         return found
 
-    with _open(word, here) as images:
+    with _open(word, here, store) as images:
         reports = tuple(check(image, spec_of, tell) for image in images)
     return Verified(reports=reports, spec=directory)
 
 
 @contextlib.contextmanager
-def _open(word: str, here: Path) -> Iterator[list[ImageFile]]:
+def _open(word: str, here: Path, store: Store) -> Iterator[list[ImageFile]]:
     architecture = machine.platform().architecture
+    if name := re.fullmatch("docker:(.+)", word):
+        with _in_engine(name[1], architecture, store) as images:
+            yield images
+        return
     form = _FORM.fullmatch(word)
     path, tag = form["path"] if form else word, ""
     if form and not (here / path).exists():
@@ -74,7 +78,23 @@ def _open(word: str, here: Path) -> Iterator[list[ImageFile]]:
 
 
 def _refuse(word: str, what: str) -> list[ImageFile]:
-    raise UsageError(what, where=word, hint="name a directory or file that holds an image, or an image in a registry")
+    raise UsageError(
+        what, where=word, hint="name a directory or file that holds an image, docker:NAME, or an image in a registry"
+    )
+
+
+@contextlib.contextmanager
+def _in_engine(name: str, architecture: str, store: Store) -> Iterator[list[ImageFile]]:
+    from repro_env.delivery.targets import engine as target
+    from repro_env.io import engine as engines
+
+    with store.temp.directory() as directory:
+        with engines.connect() as engine:
+            if not engine.inspect_image(name):
+                _refuse(f"docker:{name}", "the engine has no image of this name")
+            target.save(engine, name, directory / "image.tar")
+        with imagefile.open_images(directory / "image.tar", architecture=architecture) as images:
+            yield images
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from repro_env.oci.inflate import gunzip
 from repro_env.schema import codec
 from repro_env.schema.codec import Frozen
 from repro_env.schema.errors import ArtifactError, SpecError
+from repro_env.schema.image import LABEL
 from repro_env.schema.progress import Advance, Tell
 from repro_env.schema.spec import Spec
 from repro_env.store.imagefile import ImageBlob, ImageFile
@@ -74,7 +75,7 @@ def check(image: ImageFile, spec_of: SpecOf, tell: Tell) -> Report:
             f"the config of the image is invalid: {error.what}", where=image.config.name, hint=error.hint
         ) from None
     if not read.label:
-        what = f"the image was not built by repro-env: it has no label {config.LABEL}"
+        what = f"the image was not built by repro-env: it has no label {LABEL}"
         raise ArtifactError(what, where=image.name, hint="name an image that was built from a spec of repro-env")
     if len(read.diff_ids) != len(image.layers):
         why = f"names {len(read.diff_ids)} layers, but the image has {len(image.layers)}"

@@ -7,6 +7,7 @@ that the engine reports. docker-py is imported when an engine is connected to, n
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import socket
 from collections.abc import Iterator, Mapping
@@ -16,8 +17,9 @@ from urllib.parse import urlsplit
 import msgspec
 
 from repro_env.io.http import chain, class_names
-from repro_env.schema import redact
+from repro_env.schema import codec, redact
 from repro_env.schema.errors import EngineError
+from repro_env.schema.image import LABEL
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -38,6 +40,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     remote_reason: str
     """Why the engine does not share this machine's file system, or empty. A remote engine cannot mount local directories."""
+    has_manifests: bool
+    """The engine names an image by the digest of its manifest, not of its config: Docker's containerd store, the default since 29."""
     rootless: bool
     """The engine runs as an unprivileged user, and uid 0 in its containers is that user."""
 
@@ -60,6 +64,33 @@ class Engine:
         with _translated(self.address, action):
             yield
 
+    def inspect_image(self, image: str) -> dict[str, Any]:
+        """Return the details of an image; empty if the engine does not have it. Raises `EngineError`."""
+        try:
+            with self.talk("look for an image"):
+                details: dict[str, Any] = self.client.api.inspect_image(image)
+                return details
+        except EngineError as error:
+            if error.status == 404:
+                return {}
+            raise
+
+    def has_image(self, own_id: str) -> bool:
+        """Return whether the engine has the image that it names by this digest. Raises `EngineError`."""
+        return str(self.inspect_image(own_id).get("Id")).removeprefix("sha256:") == own_id.removeprefix("sha256:")
+
+    def find_image(self, image_id: str) -> str:
+        """Return the ID by which the engine has the image of repro-env with this image ID; empty if it does not have it.
+
+        Of one image, a store with manifests can have several: with plain layers, with compressed ones, from a registry. So the
+        config of each image is made again from what the engine reports, and hashed. Raises `EngineError`.
+        """
+        if not self.facts.has_manifests:
+            return image_id if self.has_image(image_id) else ""
+        with self.talk("list its images"):
+            images = self.client.api.images(all=True, filters={"label": LABEL})
+        return next((str(image["Id"]) for image in images if image_id in _config_digests(self.inspect_image(image["Id"]))), "")
+
     def close(self) -> None:
         with contextlib.suppress(Exception):
             self.client.close()
@@ -69,6 +100,19 @@ class Engine:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _config_digests(details: Mapping[str, Any]) -> set[str]:
+    """Return the digests that the config of an image can have if repro-env wrote it (`oci.config.config`)."""
+    created = str(details.get("Created"))
+    config = {
+        "architecture": details.get("Architecture"),
+        "config": {name: value for name, value in (details.get("Config") or {}).items() if value},
+        "os": details.get("Os"),
+        "rootfs": {"diff_ids": (details.get("RootFS") or {}).get("Layers") or [], "type": "layers"},
+    }
+    times = (created, created.replace("Z", "+00:00"))  # engines may write the first for the second
+    return {f"sha256:{hashlib.sha256(codec.canonical({**config, 'created': time})).hexdigest()}" for time in times}
 
 
 def connect(address: str = "", *, timeout: float = ANSWER) -> Engine:
@@ -129,6 +173,7 @@ def facts(version: Mapping[str, Any], info: Mapping[str, Any], *, where: str) ->
         product="Podman" if any("podman" in name for name in components) else "Docker",
         version=str(version.get("Version") or "unknown"),
         remote_reason=_remote_reason(where, str(info.get("Name") or "")),
+        has_manifests="io.containerd.snapshotter" in str(info.get("DriverStatus")),
         rootless=any("rootless" in str(option) for option in info.get("SecurityOptions") or ()),
     )
 

@@ -15,12 +15,11 @@ from repro_env.oci import layer, paths, tar
 from repro_env.oci.entry import Entry, Member, sort_with_parents
 from repro_env.schema import codec
 from repro_env.schema.artifact import TreeBlob
-from repro_env.schema.image import Layer, LayerKind, Settings
+from repro_env.schema.image import LABEL, Layer, LayerKind, Settings
 from repro_env.schema.spec import Identity, Source
 from repro_env.schema.text import Digest
 
 CREATED = "1980-01-01T00:00:00Z"
-LABEL = "io.repro-env.spec"
 _OCI = "org.opencontainers.image"
 """Prefix of the annotation keys that the OCI image spec defines (annotations.md)."""
 

@@ -22,6 +22,9 @@ class Layer(Frozen, frozen=True, kw_only=True):
     """`name==version` of each distribution or conda package in the layer; empty for other kinds."""
 
 
+LABEL = "io.repro-env.spec"
+"""The label of an image with the digest of its spec."""
+PLAIN = "application/vnd.oci.image.layer.v1.tar"
 GZIP = "application/vnd.oci.image.layer.v1.tar+gzip"
 CONFIG = "application/vnd.oci.image.config.v1+json"
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import secrets
 import shutil
 from pathlib import Path
 
 import pytest
 
+from repro_env.io import engine as engines
+from repro_env.schema.errors import EngineError, UsageError
 from tests.e2e import parts
+from tests.sandbox.engines import docker
 
 
 def test_a_run_in_docker_has_the_record_of_an_embedded_one(small: parts.Project, tmp_path: Path) -> None:
@@ -73,3 +79,30 @@ def test_a_request_for_gpus_that_cannot_be_met_is_reported_in_one_sentence(small
         (("--runner", "docker", "--gpus", "two"), "a number of GPUs", 2),
     ):
         assert reason in parts.one_sentence(small.run("exec", *words, "hello.py", code=code))
+
+
+def test_an_image_in_the_engine_is_verified_and_a_run_uses_it(small: parts.Project) -> None:
+    name = f"repro-env-test-verify-{secrets.token_hex(4)}"
+    with parts.in_docker(small) as image, engines.connect(docker()) as engine:
+        try:
+            assert small.run("rebuild", "--output", f"docker:{name}:1").out == f"{image}\n"
+            done = small.run("image", "verify", f"docker:{name}:1")
+            assert "intact: " in done.out
+            assert f"image ID      {image}" in done.out
+            assert "loading" not in small.run("exec", "-v", "--runner", "docker", "hello.py").err
+            # the same layers and the same label, but not the same image
+            text = io.BytesIO(f"FROM {name}:1\nENV MORE=1\n".encode())
+            assert [
+                line for line in engine.client.api.build(fileobj=text, tag=f"{name}:2", rm=True, decode=True) if "error" in line
+            ] == []
+            assert "the config" in small.run("image", "verify", f"docker:{name}:2", code=1).out
+            for number in (2, 1):
+                engine.client.api.remove_image(f"{name}:{number}", force=True)
+            assert not engine.find_image(image)
+            assert "loading" in small.run("exec", "-v", "--runner", "docker", "hello.py").err
+            missing = small.run("image", "verify", f"docker:{name}:3", code=UsageError.exit_code)
+            assert f"docker:{name}:3: the engine has no image of this name" in parts.one_sentence(missing)
+        finally:
+            for number in (2, 1):
+                with contextlib.suppress(EngineError), engine.talk("remove the image"):
+                    engine.client.api.remove_image(f"{name}:{number}", force=True)

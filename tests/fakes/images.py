@@ -15,11 +15,10 @@ from pathlib import Path
 import msgspec
 
 from repro_env.oci import tar, wheel, wheellayers
-from repro_env.oci.config import LABEL
 from repro_env.oci.entry import Entry, Member, sort_with_parents
 from repro_env.oci.gzipencoder import stitch_layer
 from repro_env.oci.manifest import Image, blob_of
-from repro_env.schema.image import GZIP, INDEX, Packed
+from repro_env.schema.image import GZIP, INDEX, LABEL, Packed
 from repro_env.store.packages.wheelfile import WheelContents, open_facts
 from tests.fakes import wheels
 from tests.fakes.specs import ARCHITECTURE

@@ -11,6 +11,7 @@ import pytest
 
 from repro_env.oci import config
 from repro_env.schema.environment import Git, Variable
+from repro_env.schema.image import LABEL
 from repro_env.schema.spec import Source, Spec
 from tests.fakes import specs
 
@@ -79,7 +80,7 @@ def test_a_captured_home_is_kept(spec: Spec) -> None:
 def test_an_image_without_the_code_has_no_labels_about_it(spec: Spec) -> None:
     """Else each commit would change the image ID of an unchanged environment."""
     made = read(config.config(spec.identity, ["sha256:" + "0" * 64]))
-    assert made["config"]["Labels"] == {config.LABEL: spec.digest, f"{OCI}.title": "Python 3.11.7 environment"}
+    assert made["config"]["Labels"] == {LABEL: spec.digest, f"{OCI}.title": "Python 3.11.7 environment"}
     assert (made["created"], made["config"]["WorkingDir"]) == (config.CREATED, "/")
     assert "User" not in made["config"]
 
@@ -87,7 +88,7 @@ def test_an_image_without_the_code_has_no_labels_about_it(spec: Spec) -> None:
 def test_an_image_with_the_code_has_labels_about_it(spec: Spec) -> None:
     made = read(config.config(spec.identity, [], source=with_git(spec), user="1000:1000"))
     assert made["config"]["Labels"] == {
-        config.LABEL: spec.digest,
+        LABEL: spec.digest,
         f"{OCI}.title": "project",
         f"{OCI}.revision": GIT.commit,
         f"{OCI}.source": GIT.remote,
@@ -104,7 +105,7 @@ def test_a_revision_is_marked_dirty_with_uncommitted_changes(spec: Spec) -> None
 
 def test_code_without_a_commit_has_no_revision_and_the_fixed_date(spec: Spec) -> None:
     made = read(config.config(spec.identity, [], source=with_git(spec, commit="", date=None, remote="")))
-    assert made["config"]["Labels"].keys() == {config.LABEL, f"{OCI}.title"}
+    assert made["config"]["Labels"].keys() == {LABEL, f"{OCI}.title"}
     assert made["created"] == config.CREATED
 
 

@@ -20,8 +20,10 @@ from repro_env.io import engine as engines
 from repro_env.io.files import FileContents, walk
 from repro_env.oci import tar
 from repro_env.oci.entry import Entry, members
+from repro_env.oci.manifest import blob_of
 from repro_env.schema import codec
 from repro_env.schema.errors import EngineError
+from repro_env.schema.image import LABEL, PLAIN
 from tests.parts import need
 
 DOCKER = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
@@ -56,14 +58,19 @@ def layer(tree: Path) -> Layer:
         return tar.write(members(entries, FileContents(tree)))
 
     data = b"".join(chunks())
-    return Layer("sha256:" + hashlib.sha256(data).hexdigest(), lambda: len(data), lambda: [data])
+    return plain_layer(data)
+
+
+def plain_layer(data: bytes) -> Layer:
+    blob = blob_of(data, PLAIN)
+    return Layer(blob.digest, blob, lambda: [data])
 
 
 def config(layers: Sequence[Layer], **more: object) -> bytes:
     return codec.canonical(
         {
             "architecture": "amd64",
-            "config": {"WorkingDir": "/", "Env": ["PATH=/bin"]},
+            "config": {"WorkingDir": "/", "Env": ["PATH=/bin"], "Labels": {LABEL: "sha256:" + "0" * 64}},
             "created": "1980-01-01T00:00:00Z",
             "os": "linux",
             "rootfs": {"diff_ids": [layer.diff_id for layer in layers], "type": "layers"},

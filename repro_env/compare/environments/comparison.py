@@ -10,9 +10,9 @@ from repro_env.compare.environments import identity, machine, paths
 from repro_env.compare.environments.difference import Difference, NotCompared, sort_differences
 from repro_env.compare.environments.identity import LEVEL, Pair
 from repro_env.compare.environments.sides import Side
-from repro_env.oci import config
 from repro_env.schema.artifact import TreeBlob, Wheel
 from repro_env.schema.errors import ArtifactError
+from repro_env.schema.image import LABEL
 from repro_env.schema.spec import Spec
 from repro_env.store.store import Store
 
@@ -97,7 +97,7 @@ def _compare_digests(left: Spec, right: Spec, *, only_wheels_differ: bool) -> It
         yield Difference("digests", "spec digest", left.digest, right.digest, why, counts=not only_wheels_differ)
     old, new = left.expected.image_id, right.expected.image_id
     if old != new:
-        why = f"the image config contains the layers, the variables and {config.LABEL}"
+        why = f"the image config contains the layers, the variables and {LABEL}"
         yield Difference("digests", "image ID", old, new, why, counts=not only_wheels_differ)
 
 

@@ -6,6 +6,7 @@ The same image gives the same bytes. The file is replaced only when it is comple
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -49,39 +50,47 @@ class Archive(BlobFiles):
         return self.path(layer.blob.digest).exists()
 
     def finish(self, image: Image) -> str:
-        name = str(self._name or "")
-        entry = as_descriptor(image.manifest_blob)
-        if self._name is not None:
-            entry["annotations"] = {FULL_NAME: name, NAME: self._name.tag}
-        docker = {
-            "Config": _path(image.config_blob.digest),
-            "Layers": [_path(layer.digest) for layer in image.layers],
-            "RepoTags": [name] if name else [],
-        }
-        metadata = {
-            _path(image.config_blob.digest): image.config,
-            _path(image.manifest_blob.digest): image.manifest,
-            "index.json": codec.canonical({"manifests": [entry], "mediaType": INDEX, "schemaVersion": 2}),
-            "manifest.json": codec.canonical([docker]),
-            "oci-layout": VERSION,
-        }
-        sizes = {path: len(data) for path, data in metadata.items()}
-        sizes |= {_path(layer.digest): layer.size for layer in image.layers}
+        def read(digest: str) -> Iterator[bytes]:
+            yield from self.read(digest)
+            self.path(digest).unlink()  # so that the layers do not take the space twice for long
 
-        def members() -> Members:
-            for entry in sort_with_parents(Entry(path, "file", size=size) for path, size in sizes.items()):
-                if entry.path in metadata or entry.kind != "file":
-                    yield entry, (metadata.get(entry.path, b""),)
-                else:
-                    digest = "sha256:" + entry.path.rpartition("/")[2]
-                    yield entry, self.read(digest)
-                    self.path(digest).unlink()  # so that the layers do not take the space twice for long
-
-        atomic_stream(self._path, tar.write(members()), sum(sizes.values()), flush=False)
-        return f"docker-archive:{self._path}" + (f" ({name})" if name else "")
+        size = sum(layer.size for layer in image.layers)
+        atomic_stream(self._path, tar.write(members(image, self._name, read)), size, flush=False)
+        return f"docker-archive:{self._path}" + (f" ({self._name})" if self._name else "")
 
     def close(self) -> None:
         self._stack.close()
+
+
+def members(
+    image: Image, name: Reference | None, read: Callable[[str], Iterable[bytes]], *, missing: Collection[str] = ()
+) -> Members:
+    """Yield the members of the archive of an image. `read` returns the bytes of a layer by its digest.
+
+    Layers whose digests are in `missing` are listed, but not in the archive.
+    """
+    entry = as_descriptor(image.manifest_blob)
+    if name is not None:
+        entry["annotations"] = {FULL_NAME: str(name), NAME: name.tag}
+    docker = {
+        "Config": _path(image.config_blob.digest),
+        "Layers": [_path(layer.digest) for layer in image.layers],
+        "RepoTags": [str(name)] if name is not None else [],
+    }
+    metadata = {
+        _path(image.config_blob.digest): image.config,
+        _path(image.manifest_blob.digest): image.manifest,
+        "index.json": codec.canonical({"manifests": [entry], "mediaType": INDEX, "schemaVersion": 2}),
+        "manifest.json": codec.canonical([docker]),
+        "oci-layout": VERSION,
+    }
+    sizes = {path: len(data) for path, data in metadata.items()}
+    sizes |= {_path(layer.digest): layer.size for layer in image.layers if layer.digest not in missing}
+    for member in sort_with_parents(Entry(path, "file", size=size) for path, size in sizes.items()):
+        if member.path in metadata or member.kind != "file":
+            yield member, (metadata.get(member.path, b""),)
+        else:
+            yield member, read("sha256:" + member.path.rpartition("/")[2])
 
 
 def _path(digest: str) -> str:

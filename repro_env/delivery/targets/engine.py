@@ -1,31 +1,30 @@
 """`docker:[NAME]`: the image in a container engine, with the expected image ID. Only layers that the engine lacks are sent.
 
-The image is streamed to `docker load`: a tar with the config, the layers and a list of them (Image spec v1.2, "Combined
-Image JSON + Filesystem Changeset Format"). Docker skips a layer that it has with the same layers below it, so these need
-not be in the stream (figures: docs/decisions/0017-into-the-engine.md). Podman needs all layers.
+The image is streamed to `docker load`, as `docker-archive:` writes it. An engine names it by the digest of its config, or, in
+Docker's containerd store, of its manifest: both prove the content. Docker's old store skips a layer that it has with the same
+layers below it, so these need not be in the stream (figures: docs/decisions/0017-into-the-engine.md).
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from itertools import takewhile
-from typing import Any
+from pathlib import Path
 
 import msgspec
 
+from repro_env.delivery.targets import archive
 from repro_env.delivery.targets.blobfiles import BlobFiles
 from repro_env.io.engine import Engine
+from repro_env.io.files import room
 from repro_env.oci import tar
 from repro_env.oci.config import ImageConfig
-from repro_env.oci.entry import Entry, Members
 from repro_env.oci.manifest import Image
 from repro_env.registry.reference import parse
-from repro_env.schema import codec
 from repro_env.schema.errors import BuildError, EngineError, UsageError
-from repro_env.schema.image import Packed
+from repro_env.schema.image import Blob, Packed
 from repro_env.store.filenames import hex_of
 from repro_env.store.temporary import Temp
 
@@ -37,9 +36,9 @@ class Layer(msgspec.Struct, frozen=True):
     """One layer to send, plain or gzip."""
 
     diff_id: str
-    size: Callable[[], int]
-    """Size in bytes of what `chunks` yields."""
+    blob: Blob
     chunks: Callable[[], Iterable[bytes]]
+    """Returns the bytes of the blob."""
 
 
 def default_name(image_id: str) -> str:
@@ -58,30 +57,16 @@ def with_tag(name: str) -> str:
     return name if ":" in name.rpartition("/")[2] else f"{name}:latest"
 
 
-def has_image(engine: Engine, image_id: str) -> bool:
-    """Return whether the engine has the image with this ID. Raises `EngineError`."""
-    return str(_inspect(engine, image_id).get("Id")).removeprefix("sha256:") == hex_of(image_id)
-
-
-def _inspect(engine: Engine, image_id: str) -> dict[str, Any]:
-    """Return the details of an image; empty if the engine does not have it."""
-    try:
-        with engine.talk("look for an image"):
-            details: dict[str, Any] = engine.client.api.inspect_image(image_id)
-            return details
-    except EngineError as error:
-        if error.status == 404:
-            return {}
-        raise
-
-
 def count_known_layers(engine: Engine, diff_ids: Sequence[str]) -> int:
-    """Return how many of these layers, counted from the lowest, need not be sent. Raises `EngineError`."""
-    if engine.facts.product != "Docker":
+    """Return how many of these layers, counted from the lowest, need not be sent. Raises `EngineError`.
+
+    The containerd store keeps layers as they were sent, by digests that it does not report, so it needs all of them.
+    """
+    if engine.facts.product != "Docker" or engine.facts.has_manifests:
         return 0
     with engine.talk("list its images"):
         images = engine.client.api.images(all=True)
-    known = [(_inspect(engine, image["Id"]).get("RootFS") or {}).get("Layers") or [] for image in images]
+    known = [(engine.inspect_image(image["Id"]).get("RootFS") or {}).get("Layers") or [] for image in images]
     pairs = (takewhile(lambda pair: pair[0] == pair[1], zip(layers, diff_ids, strict=False)) for layers in known)
     return max((len(list(equal)) for equal in pairs), default=0)
 
@@ -91,49 +76,57 @@ def load(engine: Engine, config: bytes, layers: Sequence[Layer], name: str) -> N
 
     Raises `EngineError`, and `BuildError` if the engine made a different image.
     """
-    image_id = "sha256:" + hashlib.sha256(config).hexdigest()
-    if not has_image(engine, image_id):
+    image = Image(config, tuple(layer.blob for layer in layers))
+    own_id = image.manifest_blob.digest if engine.facts.has_manifests else image.config_blob.digest
+    if not engine.has_image(own_id):
         known_count = count_known_layers(engine, [layer.diff_id for layer in layers])
         try:
-            _send(engine, stream(config, layers, name, known_count))
+            _send(engine, stream(image, layers, name, known_count), own_id)
         except EngineError:
             if not known_count:
                 raise
-            _send(engine, stream(config, layers, name, 0))  # an image and its layers were removed meanwhile
+            _send(engine, stream(image, layers, name, 0), own_id)  # an image and its layers were removed meanwhile
+    if not engine.has_image(own_id):
+        what = f"the engine made a different image than {image.config_blob.digest}"
+        raise BuildError(what, where=name, hint="rebuild with --output oci:DIR")
     repository, _, tag = name.rpartition(":")
     with engine.talk("name the image"):
-        if not has_image(engine, image_id):
-            raise BuildError(
-                f"the engine made a different image than {image_id}", where=name, hint="rebuild with --output oci:DIR"
-            )
-        engine.client.api.tag(image_id, repository, tag, force=True)
+        engine.client.api.tag(own_id, repository, tag, force=True)
 
 
-def stream(config: bytes, layers: Sequence[Layer], name: str, known_count: int) -> Iterator[bytes]:
+def stream(image: Image, layers: Sequence[Layer], name: str, known_count: int) -> Iterator[bytes]:
     """Return the tar for `docker load`. The lowest `known_count` layers are listed but not included."""
-    config_name = f"{hashlib.sha256(config).hexdigest()}.json"
-    paths = [f"{hex_of(layer.diff_id)}.tar" for layer in layers]
-    manifest = codec.canonical([{"Config": config_name, "Layers": paths, "RepoTags": [name]}])
-
-    def members() -> Members:
-        yield Entry("manifest.json", "file", size=len(manifest)), (manifest,)
-        yield Entry(config_name, "file", size=len(config)), (config,)
-        for path, layer in dict(zip(paths[known_count:], layers[known_count:], strict=True)).items():  # equal ones are one file
-            yield Entry(path, "file", size=layer.size()), layer.chunks()
-
-    return tar.write(members())
+    by_digest = {layer.blob.digest: layer for layer in layers}  # equal ones are one file
+    sent = {layer.blob.digest for layer in layers[known_count:]}
+    return tar.write(
+        archive.members(image, parse(name), lambda digest: by_digest[digest].chunks(), missing=by_digest.keys() - sent)
+    )
 
 
-def _send(engine: Engine, chunks: Iterator[bytes]) -> None:
+def save(engine: Engine, name: str, path: Path) -> None:
+    """Write an image of the engine to a new file, as `docker save` does. Raises `EngineError`, `DiskError`."""
+    with room(path.parent), path.open("xb") as file, _patience(engine, "read the image"):
+        file.writelines(engine.client.api.get_image(name))
+
+
+@contextmanager
+def _patience(engine: Engine, action: str) -> Iterator[None]:
     api = engine.client.api
     timeout = api.timeout
     api.timeout = PATIENCE
     try:
-        with engine.talk("take the image"):
-            problems = [str(line.get("error")) for line in api.load_image(chunks) if line.get("error")]
+        with engine.talk(action):
+            yield
     finally:
         api.timeout = timeout
+
+
+def _send(engine: Engine, chunks: Iterator[bytes], own_id: str) -> None:
+    with _patience(engine, "take the image"):
+        problems = [str(line.get("error")) for line in engine.client.api.load_image(chunks) if line.get("error")]
     if problems:
+        with suppress(EngineError), engine.talk("remove the image"):  # the containerd store keeps one that it cannot unpack
+            engine.client.api.remove_image(own_id, force=True)
         raise EngineError(
             f"the engine cannot take the image: {problems[0]}",
             where=engine.address,
@@ -164,8 +157,7 @@ class EngineOutput(BlobFiles):
         name = self._name or default_name(image_id)
         diff_ids = msgspec.json.decode(image.config, type=ImageConfig).diff_ids
         layers = [
-            Layer(diff_id, partial(int, blob.size), partial(self.read, blob.digest))
-            for diff_id, blob in zip(diff_ids, image.layers, strict=True)
+            Layer(diff_id, blob, partial(self.read, blob.digest)) for diff_id, blob in zip(diff_ids, image.layers, strict=True)
         ]
         load(self._engine, image.config, layers, name)
         facts = self._engine.facts

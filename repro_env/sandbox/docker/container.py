@@ -14,12 +14,12 @@ LABEL = "io.repro-env.run"
 _WRITABLE = "rw,exec,nosuid,nodev,mode=1777"
 
 
-def to_container(launch: Launch, mounts: Mounts, interpreter: str, *, keep_id: bool) -> dict[str, object]:
+def to_container(launch: Launch, image: str, mounts: Mounts, interpreter: str, *, keep_id: bool) -> dict[str, object]:
     """The request that creates the container of a launch, with the limits of this process.
 
     It does not contain the command, its variables and its working directory, because engines store what they are sent.
-    `init.py`, which the image's `interpreter` runs, gets these from this process instead. `keep_id`: whether a rootless engine
-    (Podman) must be asked to keep the caller's uid inside.
+    `init.py`, which the image's `interpreter` runs, gets these from this process instead. `image`: the engine's ID of the image.
+    `keep_id`: whether a rootless engine (Podman) must be asked to keep the caller's uid inside.
     """
     cpus = os.sched_getaffinity(0)
     limit = min((limit for limit in (memory.limit(), launch.limits.memory) if limit), default=0)
@@ -67,7 +67,7 @@ def to_container(launch: Launch, mounts: Mounts, interpreter: str, *, keep_id: b
     if keep_id:
         host["UsernsMode"] = "keep-id"
     return {
-        "Image": launch.image,
+        "Image": image,
         "Entrypoint": handover.command(interpreter),
         "Cmd": [],
         "User": f"{launch.user.uid}:{launch.user.gid}",

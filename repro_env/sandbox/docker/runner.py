@@ -46,7 +46,8 @@ class DockerRunner(Runner):
             control = directory / workspace.SCRATCH / "control"
             control.mkdir(mode=0o700)
             made = mounts.make(launch, directory, self._image, control)
-            request = container.to_container(launch, made, self._image.interpreter, keep_id=keep_id)
+            image = engine.find_image(launch.image) or launch.image
+            request = container.to_container(launch, image, made, self._image.interpreter, keep_id=keep_id)
             listener = stack.enter_context(handover.listen(control))
             with engine.talk("create the container"):
                 created = engine.client.api.create_container_from_config(request, f"repro-env-{launch.run_id}")

@@ -22,6 +22,7 @@ from repro_env.oci.entry import Entry
 from repro_env.schema.artifact import CondaPackage
 from repro_env.schema.environment import Variable
 from repro_env.schema.errors import SpecError
+from repro_env.schema.image import LABEL
 from repro_env.schema.spec import Spec
 from repro_env.store.store import Store
 from tests.fakes import specs, wheels
@@ -133,7 +134,7 @@ def test_the_stages_come_in_order(spec: Spec) -> None:
     assert spec.observed.source is not None
     code = f"blobs/{spec.observed.source.tree.sha256[7:]}.gz"
     assert last[-2:] == [f'ADD ["{code}", "/home/ann/project/"]', "WORKDIR /home/ann/project"]
-    assert f'LABEL {config.LABEL}="{spec.digest}"' in last
+    assert f'LABEL {LABEL}="{spec.digest}"' in last
 
 
 def test_only_the_installer_downloads(spec: Spec) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import secrets
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from repro_env.delivery.targets import engine as output
@@ -19,17 +20,16 @@ from repro_env.oci import tar
 from repro_env.oci.entry import Entry
 from repro_env.oci.manifest import Image
 from repro_env.schema.errors import ArtifactError, EngineError, UsageError
-from repro_env.schema.image import Packed
+from repro_env.schema.image import LABEL, Packed
 from repro_env.store.temporary import Temp
-from tests.sandbox.engines import EngineProxy, config, docker
+from tests.sandbox.engines import EngineProxy, config, docker, plain_layer
 
 NAME = f"repro-env-test-engine-{secrets.token_hex(4)}"
 """A unique name, because other test workers use the engine too. Images with it are removed after each test."""
 
 
 def layer(name: str, text: str) -> Layer:
-    data = b"".join(tar.write([(Entry(name, "file", size=len(text)), [text.encode()])]))
-    return Layer("sha256:" + hashlib.sha256(data).hexdigest(), lambda: len(data), lambda: [data])
+    return plain_layer(b"".join(tar.write([(Entry(name, "file", size=len(text)), [text.encode()])])))
 
 
 def unread(one: Layer) -> Layer:
@@ -38,11 +38,16 @@ def unread(one: Layer) -> Layer:
     def never() -> Iterator[bytes]:
         raise AssertionError("a layer that the engine has was read")
 
-    return Layer(one.diff_id, one.size, never)
+    return Layer(one.diff_id, one.blob, never)
 
 
 def id_of(data: bytes) -> str:
     return "sha256:" + hashlib.sha256(data).hexdigest()
+
+
+def own_id(engine: Engine, data: bytes, layers: Sequence[Layer]) -> str:
+    image = Image(data, tuple(one.blob for one in layers))
+    return image.manifest_blob.digest if engine.facts.has_manifests else image.config_blob.digest
 
 
 @pytest.fixture
@@ -64,26 +69,43 @@ def unique(tmp_path: Path) -> str:
 def test_an_image_has_its_id_and_only_new_layers_are_sent(engine: Engine, unique: str) -> None:
     one, two, three = (layer(name, unique + name) for name in ("one", "two", "three"))
     first, second = config([one, two]), config([one, two, three])
-    assert not output.has_image(engine, id_of(first))
+    known = 0 if engine.facts.has_manifests else 2
+    assert not engine.find_image(id_of(first))
     output.load(engine, first, [one, two], f"{NAME}:first")
-    assert output.has_image(engine, id_of(first))
-    assert output.count_known_layers(engine, [one.diff_id, two.diff_id, three.diff_id]) == 2
+    assert engine.find_image(id_of(first))
+    assert output.count_known_layers(engine, [one.diff_id, two.diff_id, three.diff_id]) == known
     assert output.count_known_layers(engine, [two.diff_id, one.diff_id]) == 0
-    output.load(engine, second, [unread(one), unread(two), three], f"{NAME}:second")
+    output.load(engine, second, [*map(unread, (one, two)[:known]), *(one, two)[known:], three], f"{NAME}:second")
     found = engine.client.api.inspect_image(f"{NAME}:second")
-    assert found["Id"] == id_of(second)
+    assert found["Id"] == own_id(engine, second, [one, two, three])
     assert found["RootFS"]["Layers"] == [one.diff_id, two.diff_id, three.diff_id]
     output.load(engine, second, [unread(one), unread(two), unread(three)], f"{NAME}:third")
-    assert engine.client.api.inspect_image(f"{NAME}:third")["Id"] == id_of(second)
+    assert engine.client.api.inspect_image(f"{NAME}:third")["Id"] == found["Id"] == engine.find_image(id_of(second))
+
+
+def test_an_image_with_other_layers_or_settings_is_not_taken_for_it(engine: Engine, unique: str) -> None:
+    one, two = (layer(name, unique + name) for name in ("one", "two"))
+    output.load(engine, config([one]), [one], f"{NAME}:first")
+    settings = {"WorkingDir": "/", "Env": ["PATH=/bin", "MORE=1"], "Labels": {LABEL: "sha256:" + "0" * 64}}
+    for data in (
+        config([two]),
+        config([one, two]),
+        config([one], config=settings),
+        config([one], created="1980-01-01T00:00:01Z"),
+    ):
+        assert not engine.find_image(id_of(data))
+    offset = config([one], created="1980-01-01T00:00:00+00:00")
+    output.load(engine, offset, [one], f"{NAME}:offset")
+    assert engine.find_image(id_of(offset)), "Docker reports the time with another offset"
 
 
 def test_layers_with_wrong_bytes_are_refused(engine: Engine, unique: str) -> None:
     one = layer("one", unique)
     other = layer("one", unique + "damaged")
-    lying = Layer(one.diff_id, other.size, other.chunks)
+    lying = Layer(one.diff_id, msgspec.structs.replace(one.blob, size=other.blob.size), other.chunks)
     with pytest.raises(EngineError, match="cannot take the image"):
         output.load(engine, config([lying]), [lying], f"{NAME}:lying")
-    assert not output.has_image(engine, id_of(config([lying])))
+    assert not engine.find_image(id_of(config([lying]))), "an image that cannot be unpacked is removed"
 
 
 def test_an_engine_that_stops_gives_one_clear_error(unique: str, tmp_path: Path) -> None:
@@ -95,8 +117,9 @@ def test_an_engine_that_stops_gives_one_clear_error(unique: str, tmp_path: Path)
         yield from one.chunks()
         yield bytes(1 << 24)
 
+    larger = msgspec.structs.replace(one.blob, size=one.blob.size + (1 << 24))
     with engines.connect(proxy.address) as engine, pytest.raises(EngineError, match="engine"):
-        output.load(engine, config([one]), [Layer(one.diff_id, lambda: one.size() + (1 << 24), cutting)], f"{NAME}:cut")
+        output.load(engine, config([one]), [Layer(one.diff_id, larger, cutting)], f"{NAME}:cut")
 
 
 def test_layers_are_kept_until_all_are_there(engine: Engine, unique: str, tmp_path: Path) -> None:
@@ -113,10 +136,15 @@ def test_layers_are_kept_until_all_are_there(engine: Engine, unique: str, tmp_pa
     sent.close()
     assert list(tmp_path.iterdir()) == []
     again = EngineOutput(engines.connect(docker()), f"{NAME}:again", Temp(tmp_path), diff_ids)
-    assert all(map(again.has, packed)), "layers in the engine are not made again"
+    if engine.facts.has_manifests:
+        assert [again.take(partial(compressed, one)) for one in plain] == blobs
+    else:
+        assert all(map(again.has, packed)), "layers in the engine are not made again"
     again.finish(image)
     again.close()
-    assert engine.client.api.inspect_image(f"{NAME}:again")["Id"] == image.config_blob.digest
+    compressed_id = image.manifest_blob.digest if engine.facts.has_manifests else image.config_blob.digest
+    assert engine.client.api.inspect_image(f"{NAME}:again")["Id"] == compressed_id
+    assert engine.find_image(image.config_blob.digest) == compressed_id
 
 
 def test_names_are_checked_before_anything_is_sent() -> None:

@@ -50,7 +50,7 @@ def launch(**changes: Any) -> Launch:
 
 def request(keep_id: bool = False, **changes: Any) -> dict[str, Any]:
     mounts = {"/data/deep": ("/d", True), "/tmp": ("/runs/x/outside/tmp", False)}
-    return to_container(launch(**changes), mounts, "/opt/python/bin/python3", keep_id=keep_id)
+    return to_container(launch(**changes), DIGEST, mounts, "/opt/python/bin/python3", keep_id=keep_id)
 
 
 def test_a_container_has_no_privileges() -> None:
@@ -155,9 +155,7 @@ def test_symlinks_of_an_image_are_not_followed_on_this_machine(tmp_path: Path) -
     assert find_in_image(tmp_path, "/deep") == tmp_path / "deep"
 
 
-FACTS = Facts(
-    product="Docker", version="1", remote_reason="", rootless=False,
-)  # fmt: skip
+FACTS = Facts(product="Docker", version="1", remote_reason="", has_manifests=False, rootless=False)
 
 
 def test_a_remote_engine_is_refused() -> None:
