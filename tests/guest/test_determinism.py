@@ -192,6 +192,7 @@ def test_effective_settings_are_noted_and_unreadable_ones_are_unknown(gpu: Scrip
     effective = gpu.run(code, env=SITE | {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "LC_ALL": "C"}).effective
     assert effective.pop("address randomisation") in ("on", "off")
     assert effective.pop("cores") == str(len(os.sched_getaffinity(0)))
+    assert effective.pop("directory order") == "sorted"
     assert {name: value for name, value in effective.items() if not re.match(r"threads (?!torch)|OPENBLAS", name)} == {
         "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
         "cublas allow tf32": "False",
@@ -506,7 +507,10 @@ def test_a_script_may_call_set_num_interop_threads(gpu: Script) -> None:
 def test_effective_settings_without_torch(script: Script) -> None:
     effective = script.run("import os; os.environ['PYTHONHASHSEED'] = '8'", env={"MKL_CBWR": "AVX2"}).effective
     assert effective.pop("address randomisation") in ("on", "off")
-    assert effective == {"MKL_CBWR": "AVX2", "cores": str(len(os.sched_getaffinity(0))), "hash seed": "7"}
+    cores = str(len(os.sched_getaffinity(0)))
+    assert effective == {"MKL_CBWR": "AVX2", "cores": cores, "directory order": "sorted", "hash seed": "7"}
+    off = script.run("", env={"REPRO_ENV_DETERMINISM": "off"}).effective
+    assert off["directory order"] == "not sorted"
     assert script.run("", env={"PYTHONHASHSEED": "0"}).effective["hash seed"] == "0"
 
 

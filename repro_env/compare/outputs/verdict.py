@@ -66,6 +66,9 @@ def predict(start: Start, end: End, new: Repetition) -> Promise:
         risks.append(f"{first_few(entropy, 1)} returned bytes that do not depend on a seed")
     if start.determinism != "off" and Fact(name="address randomisation", value="on") in end.effective:
         risks.append("the order of sets of objects without a hash, because addresses were random")
+    order = next((fact.value for fact in end.effective if fact.name == "directory order"), "sorted")
+    if start.determinism != "off" and order != "sorted":
+        risks.append(f"the order in which directories are listed ({order})")
     if new.unrecorded:
         risks.append(f"changed data in {', '.join(new.unrecorded)}, because the record does not have it")
     if new.given:

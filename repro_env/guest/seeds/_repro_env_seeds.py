@@ -7,7 +7,7 @@ so that a script that draws no random number starts quickly.
 - `processes`: processes and tasks with their own streams;
 - `ids`: ids drawn from the seed (`--ids seeded`);
 - `notes`: the file of notes; `callers`: lines of the user's code, with notes on seeds; `entropy`: notes on random bytes;
-- `threads`, `determinism`: deterministic code; `settings`: the settings in effect at exit; `parallel`: how ranks split the work;
+- `listings`: sorted directories; `threads`, `determinism`: deterministic code; `settings`: the settings in effect at exit; `parallel`: how ranks split the work;
 - `trace`: a line for each training step;
 - `failure`: why the process failed.
 
@@ -109,6 +109,8 @@ def install() -> None:
 def _start() -> None:
     """Install the settings that must precede the import of a library."""
     _State.pid = os.getpid()
+    if _MODE != "off":
+        _sort_listings()
     if _MODE != "off" and (_THREADS_PUT in os.environ or (_THREADS in os.environ and not _same_cores())):
         try:
             part("threads").install()
@@ -317,10 +319,42 @@ def _wrap_entropy(plain: Any, name: str) -> Any:
             note_problem("os." + name, error)
         return value
 
+    _copy_name(wrapper, plain, name)
+    return wrapper
+
+
+class _Sorted:
+    """A function of os that lists a directory, with a sorted result. Like the original, it is no method in a class that has it."""
+
+    def __init__(self, plain: Any, name: str, result: str) -> None:
+        self._plain = plain
+        self._result = result
+        _copy_name(self, plain, name)
+
+    def __call__(self, path: Any = None) -> Any:
+        return getattr(part("listings"), self._result)(self._plain(path))
+
+    def __reduce__(self) -> str:
+        return str(self.__name__)  # type: ignore[attr-defined]
+
+
+def _sort_listings() -> None:
+    """Sort what `os` lists, also for modules that a .pth file of the environment imported before the hooks."""
+    for name, result in (("listdir", "sorted_names"), ("scandir", "SortedEntries")):
+        plain = getattr(os, name)
+        replaced = _Sorted(plain, name, result)
+        if plain in os.supports_fd:  # shutil asks for it
+            os.supports_fd.add(replaced)
+        for module in filter(None, map(sys.modules.get, ("os", "glob", "pathlib", "shutil"))):
+            for place in (module, *(item for item in vars(module).values() if isinstance(item, type))):
+                if getattr(place, name, None) is plain:
+                    setattr(place, name, replaced)
+
+
+def _copy_name(wrapper: Any, plain: Any, name: str) -> None:
     wrapper.__name__ = wrapper.__qualname__ = name
     wrapper.__module__ = "os"
     wrapper.__doc__ = plain.__doc__
-    return wrapper
 
 
 class _Opener:

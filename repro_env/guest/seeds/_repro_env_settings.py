@@ -98,6 +98,7 @@ def _is_script() -> bool:
 def _facts() -> Iterator[tuple[str, str]]:
     yield "address randomisation", _randomization()
     yield "hash seed", (seeds._HASH_SEED or "random") if sys.flags.hash_randomization else "0"
+    yield "directory order", "not sorted" if seeds._MODE == "off" else seeds.part("listings").order()
     for name in _VARIABLES:
         if name in os.environ:
             yield name, os.environ[name]

@@ -65,6 +65,13 @@ def test_a_different_machine_lowers_the_expected_level_with_a_reason(changes: di
     assert "\n" not in found.sentence
 
 
+def test_the_prediction_names_a_library_that_lists_directories_itself() -> None:
+    fact = Fact(name="directory order", value="sorted, but not by pyarrow")
+    found = predict(START, msgspec.structs.replace(END, effective=(fact,)), REPETITION)
+    assert found.level == "bitwise"
+    assert "the order in which directories are listed (sorted, but not by pyarrow)" in found.sentence
+
+
 def test_the_prediction_for_a_run_on_the_host_lists_the_risks() -> None:
     on_host = msgspec.structs.replace(START, runner="host", network=True)
     unrecorded = "files outside the source, environment and --data"
