@@ -96,6 +96,7 @@ _ENGINE = (
 GROUPS = {
     "docker, containerd": Group(_ENGINE, "containerd"),
     "docker, overlay2": Group(_ENGINE, "overlay2"),
+    "apptainer": Group(("tests/sandbox/test_runners.py", "tests/e2e/test_hpc.py", "-k", "apptainer")),
     "slurm": Group(("tests/e2e/test_slurm.py",)),
 }
 

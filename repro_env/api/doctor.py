@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from repro_env.sandbox import doctor, programs
+from repro_env.sandbox import doctor, programs, trial
 from repro_env.sandbox.doctor import Finding, Observations
 from repro_env.schema.codec import Frozen
 from repro_env.schema.errors import PlatformError, UsageError
@@ -31,13 +31,18 @@ def examine(store: Path, runs: Path) -> Diagnosis:
     if not runs.is_dir():
         hint = "name the directory in which runs will be recorded: doctor --for DIR"
         raise UsageError("this path is not a directory", where=str(runs), hint=hint)
-    observations = doctor.observe(store, runs.resolve())
+    runs = runs.resolve()
+    observations = doctor.observe(store, runs)
     findings = doctor.diagnose(observations)
-    engine = doctor.find_engine()
+    if doctor.works(findings):
+        run = Finding(name="run", state="ok", text="a tiny run starts and ends")
+        findings = (*findings, trial.try_run("embedded", run, store, runs))
+    engine = trial.try_run("docker", doctor.find_engine(), store, runs)
+    programs_found = [trial.try_run(name, doctor.find_program(name), store, runs) for name in programs.NAMES]
     has_engine = engine.state == "ok"
     return Diagnosis(
         works=doctor.works(findings),
-        findings=(*findings, engine, *map(doctor.find_program, programs.NAMES), doctor.find_network()),
+        findings=(*findings, engine, *programs_found, doctor.find_network()),
         alternatives=doctor.alternatives(findings, engine=has_engine),
         observations=observations,
         has_engine=has_engine,

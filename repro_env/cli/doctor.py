@@ -37,7 +37,8 @@ def command(
 ) -> None:
     """Check whether this machine can run commands, and suggest fixes.
 
-    Each line begins with `ok`, `fallback` (runs work, with a limitation), `blocked`, or `absent` (only some runners need it).
+    A tiny run is started with each runner that this machine has. Each line begins with `ok`, `fallback` (runs work, with a
+    limitation), `blocked`, or `absent` (only some runners need it).
 
     With SPEC, check instead whether this machine can run the image of the spec, and with the same numbers: its architecture,
     kernel, CPU, GPUs, driver, memory for DataLoader workers and disk. The verdict of a check is `ok`, `unknown`, `numerics may

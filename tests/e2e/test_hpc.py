@@ -7,6 +7,8 @@ import shutil
 import subprocess
 import sys
 
+import pytest
+
 from tests.e2e import parts
 
 
@@ -28,18 +30,31 @@ def test_without_locks_nothing_starts_and_without_hard_links_a_run_works(small: 
     assert "without overlay, images are copied" in limited(small, "links", "doctor").out
 
 
-def test_a_run_with_charliecloud_has_the_record_of_an_embedded_one_and_is_verified(small: parts.Project) -> None:
-    assert "charliecloud" in small.run("doctor", "--for", small.directory).out
+PROGRAMS = {"charliecloud": "ch-run ", **({"apptainer": "apptainer 1."} if shutil.which("apptainer") else {})}
+"""Only the newest Debian has Apptainer: `tests.roots` runs these tests there."""
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_run_with_a_container_program_has_the_record_of_an_embedded_one_and_is_verified(
+    small: parts.Project, program: str
+) -> None:
+    findings = json.loads(small.run("doctor", "--for", small.directory, "--json").out)["findings"]
+    assert {finding["name"]: finding["state"] for finding in findings}[program] == "ok"
     seen = {}
-    for runner in ("charliecloud", "embedded"):
+    for runner in (program, "embedded"):
         assert small.run("exec", "--runner", runner, "--seed", "5", "hello.py").out.startswith("hello from ")
         seen[runner] = json.loads(small.run("runs", "show", "--json").out)
-        if runner == "charliecloud":
+        if runner == program:
             assert "bitwise: " in small.run("verify").out
-    ours, theirs = seen["charliecloud"], seen["embedded"]
-    assert (ours["start"]["runner"], ours["end"]["outcome"]["isolation"]) == ("charliecloud", "charliecloud")
-    assert ours["end"]["outcome"]["means"][0].startswith("ch-run ")
+    ours, theirs = seen[program], seen["embedded"]
+    assert (ours["start"]["runner"], ours["end"]["outcome"]["isolation"]) == (program, program)
+    assert ours["end"]["outcome"]["means"][0].startswith(PROGRAMS[program])
     assert ours["end"]["outputs"] == theirs["end"]["outputs"] != []
     same = ("command", "cwd", "data", "given", "host", "image", "network", "seed", "source", "spec")
     assert {name: ours["start"][name] for name in same} == {name: theirs["start"][name] for name in same}
-    assert "apptainer is not on the PATH" in parts.one_sentence(small.run("exec", "--runner", "apptainer", "hello.py", code=15))
+
+
+def test_a_missing_program_is_named(small: parts.Project) -> None:
+    env = {"PATH": "/usr/bin:/bin"} if "apptainer" not in PROGRAMS else {"PATH": "/bin-without-programs"}
+    done = small.run("exec", "--runner", "apptainer", "hello.py", code=15, env=env)
+    assert "apptainer is not on the PATH" in parts.one_sentence(done)

@@ -20,8 +20,8 @@ from tests.parts import BASE_PYTHON, need
 @pytest.fixture
 def private_memory() -> Iterator[Path]:
     """A directory of the memory file system that only this user can enter."""
-    need(os.access("/dev/shm", os.W_OK), "a writable /dev/shm")  # noqa: S108
-    directory = Path(tempfile.mkdtemp(dir="/dev/shm"))  # noqa: S108
+    need(os.access("/dev/shm", os.W_OK), "a writable /dev/shm")
+    directory = Path(tempfile.mkdtemp(dir="/dev/shm"))
     yield directory
     shutil.rmtree(directory)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -146,6 +147,24 @@ def test_this_machine_can_run_everything(place: Place) -> None:
     assert diagnosis.observations.admin == (place.uid == 0)
     assert list(place.runs.iterdir()) == []
     assert [path for path in (place.root / "own-store").iterdir() if path.name.startswith(".doctor")] == []
+
+
+def test_each_runner_starts_a_tiny_run_before_it_is_called_ok(place: Place) -> None:
+    """A program that only prints its version is none."""
+    need(shutil.which("ch-run"), "ch-run (package charliecloud)")
+    code, diagnosis = _doctor(place, place.runs)
+    assert (code, get(diagnosis.findings, "run").state, get(diagnosis.findings, "charliecloud").state) == (0, "ok", "ok")
+    programs = place.root / "programs"
+    programs.mkdir()
+    (programs / "ch-run").write_text(
+        '#!/bin/sh\n[ "$1" = --version ] && echo 0.32 || { echo no containers today >&2; exit 1; }\n'
+    )
+    (programs / "ch-run").chmod(0o755)
+    code, diagnosis = _doctor(place, place.runs, before=("env", f"PATH={programs}:/usr/bin:/bin:/usr/sbin:/sbin"))
+    finding = get(diagnosis.findings, "charliecloud")
+    assert (code, finding.state) == (0, "blocked")
+    assert "starts no run: ch-run ended before the command started: no containers today" in finding.text
+    assert list(place.runs.iterdir()) == []
 
 
 def test_a_runs_directory_on_an_overlay_is_a_fallback(place: Place) -> None:

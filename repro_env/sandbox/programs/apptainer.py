@@ -1,7 +1,7 @@
 """The Apptainer runner: apptainer isolates the run, with the setuid program of a cluster or in a user namespace.
 
-Not run against a real Apptainer so far: the options are those of version 1.5 (its manual, and cmd/internal/cli/action_flags.go).
-`init.py` checks in the container that it is isolated as asked, because a site's apptainer.conf can ignore options with a warning.
+The options are those of versions 1.4 and 1.5 (their manuals, and cmd/internal/cli/action_flags.go). `init.py` checks in the
+container that it is isolated as asked, because a site's apptainer.conf can ignore options with a warning.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ _OPTIONS = (
     "--no-privs",
     "--pwd=/",
 )
+_CGROUP = "/sys/fs/cgroup"
 
 
 class ApptainerRunner(ProgramRunner):
@@ -31,6 +32,7 @@ class ApptainerRunner(ProgramRunner):
 
     name = "apptainer"
     program = "apptainer"
+    etc_files = ("hostname", "resolv.conf")
     package = "load its module or ask the administrators for Apptainer, or use another runner"
 
     def container(self, launch: Launch, binds: Mounts, root: Path, scratch: Path) -> Container:  # noqa: ARG002
@@ -38,6 +40,8 @@ class ApptainerRunner(ProgramRunner):
         arguments = ["exec", *_OPTIONS, f"--hostname={launch.hostname}"]
         if not launch.network:
             arguments += ["--net", "--network=none"]
+        if Path(_CGROUP).is_dir():  # programs read their limits there
+            binds = {**binds, _CGROUP: (_CGROUP, True)}
         for target in sorted(binds, key=lambda path: (path.count("/"), path)):
             arguments += ["--mount", _mount(*binds[target], target)]
         for node in launch.gpus.nodes:

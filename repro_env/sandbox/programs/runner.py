@@ -58,6 +58,8 @@ class ProgramRunner(Runner):
     program: ClassVar[str]
     package: ClassVar[str]
     """How to get the program."""
+    etc_files: ClassVar[tuple[str, ...]] = ()
+    """Files of `/etc` that the program itself binds. Without them in the root, it mounts ours writable."""
 
     def __init__(self, image: Image, *, hidden: Collection[str] | None = None) -> None:
         """Set up a runner."""
@@ -80,7 +82,8 @@ class ProgramRunner(Runner):
         done = process.run([path, "--version"], env=environment(), timeout=30)
         words = (done.stdout or done.stderr).decode(errors="replace").split()  # ch-run prints it to stderr
         if done.code or not words:
-            raise SandboxError(f"`{cls.program} --version` failed", where=path, hint=cls.package)
+            printed = redact.line(" ".join(words)[:_SHOWN]) or f"exit code {done.code}"
+            raise SandboxError(f"`{cls.program} --version` failed: {printed}", where=path, hint=cls.package)
         return path, words[-1]
 
     def run(self, launch: Launch, *, directory: Path) -> Outcome:
@@ -93,7 +96,7 @@ class ProgramRunner(Runner):
             log, control = scratch / "program.log", scratch / "control"
             control.mkdir(mode=0o700)
             image = self._image.merge(launch)
-            binds = _make_root(mounts.make(launch, directory, self._image, control), image, scratch)
+            binds = _make_root(mounts.make(launch, directory, self._image, control), image, scratch, self.etc_files)
             container = self.container(launch, binds, scratch / _ROOT, scratch)
             streams = Streams(directory, self._hidden, stack, launch.streams, replace_stdin=True)
             has_starved = memory.watch_oom_kills()
@@ -145,8 +148,10 @@ def environment() -> dict[str, str]:
     return {"PATH": os.environ.get("PATH", os.defpath), "HOME": "/", "USER": user}
 
 
-def _make_root(made: Mounts, image: Path, scratch: Path) -> Mounts:
+def _make_root(made: Mounts, image: Path, scratch: Path, etc_files: Sequence[str]) -> Mounts:
     """Make the root of the container, with mount points for the mounts `made` and for the directories of the image.
+
+    Its `/etc`, below the one that is mounted, has only `etc_files`.
 
     Programs mount only on what exists, and follow symlinks of the image. Returns all mounts.
     """
@@ -160,6 +165,8 @@ def _make_root(made: Mounts, image: Path, scratch: Path) -> Mounts:
     workspace.make_mount_points(run, "/run", points)
     (root / "etc").rename(etc)  # or else ch-run mounts files of this machine in it
     (root / "etc").mkdir()
+    for name in etc_files:
+        workspace.make_file_point(root / "etc" / name)
     return binds | {"/etc": (str(etc), True), "/run": (str(run), False)}
 
 

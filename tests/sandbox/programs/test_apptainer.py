@@ -1,4 +1,7 @@
-"""Runs with apptainer: its arguments, and what happens if it does not do what they say. The real one was not available."""
+"""Runs with apptainer: its arguments, and what happens if a site's configuration ignores one, which a stand-in does here.
+
+tests/sandbox/test_runners.py and tests/e2e/test_hpc.py use the real one, in the root of `tests.roots`.
+"""
 
 from __future__ import annotations
 
@@ -42,6 +45,7 @@ def test_the_arguments_name_the_image_and_every_mount() -> None:
             *([] if network else ["--net", "--network=none"]),
             "--mount", "type=bind,source=/runs/1/files,destination=/w",
             "--mount", 'type=bind,"source=/data,1","destination=/w/in ""a"", b",ro',
+            *(["--mount", "type=bind,source=/sys/fs/cgroup,destination=/sys/fs/cgroup,ro"] if Path("/sys/fs/cgroup").is_dir() else []),
             "--mount", "type=bind,source=/dev/nvidia0,destination=/dev/nvidia0",
             "/store/merged/1",
         ]  # fmt: skip

@@ -1,0 +1,149 @@
+"""Start a tiny run with a runner, to know that it works before a user relies on it.
+
+Its image is nearly empty: this machine's `/usr` and Python are mounted in it, so nothing has to be captured or downloaded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import secrets
+import shutil
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from repro_env.io import engine as engines
+from repro_env.io import package
+from repro_env.oci import paths
+from repro_env.sandbox import plan, programs
+from repro_env.sandbox.doctor import Finding
+from repro_env.sandbox.image import Image
+from repro_env.sandbox.runner import Runner
+from repro_env.schema.environment import Variable
+from repro_env.schema.errors import ReproEnvError, SandboxError
+from repro_env.schema.run import Launch, Limits, Mount, User
+
+_SYSTEM = ("/bin", "/lib", "/lib32", "/lib64", "/sbin", "/usr")
+_CACHE = "etc/ld.so.cache"
+_IMAGE, _SOURCE = f"sha256:{'1' * 64}", f"sha256:{'2' * 64}"
+_SECONDS = 30
+
+
+def try_run(name: str, finding: Finding, store: Path, runs: Path) -> Finding:
+    """The finding for a runner after a tiny run with it; the same finding if that works, or if the runner is not ok before."""
+    if finding.state != "ok":
+        return finding
+    try:
+        start(name, store, runs)
+    except (ReproEnvError, OSError) as error:
+        text = f"{finding.text}, but it starts no run: {error.what if isinstance(error, ReproEnvError) else error.strerror}"
+        return msgspec.structs.replace(finding, state="blocked", text=text, fix="use another runner, or ask the administrators")
+    return finding
+
+
+def start(name: str, store: Path, runs: Path) -> None:
+    """Start Python in a run of the runner `name`, with the image below `store` and the run below `runs`, and wait for its end.
+
+    Raises what the runner raises, and `SandboxError` if Python does not end well.
+    """
+    with _directory(store) as image, _directory(runs) as run:
+        trees = {_IMAGE: image / "image", _SOURCE: image / "source"}
+        for path in (*trees.values(), run / "notes"):
+            path.mkdir()
+        mounts = list(_fill(trees[_IMAGE]))
+        with _image_id(name, trees[_IMAGE]) as image_id:
+            launch = _launch(image_id, mounts, run / "notes")
+            made = Image(trees.get, merged=image / "merged", interpreter=launch.argv[0])
+            (run / "run").mkdir()
+            outcome = _runner(name, made).run(launch, directory=run / "run")
+        if outcome.status:
+            raise SandboxError(
+                f"Python ended with exit code {outcome.status} in a tiny run",
+                where=f"--runner {name}",
+                hint="use another runner",
+            )
+
+
+@contextlib.contextmanager
+def _directory(parent: Path) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix=".doctor-", dir=parent, ignore_cleanup_errors=True) as made:
+        yield Path(made).resolve()
+
+
+def _fill(tree: Path) -> Iterator[str]:
+    """Make the links of this machine's root in the tree. Yields the directories to mount."""
+    for path in _SYSTEM:
+        if os.path.islink(path):  # noqa: PTH114
+            Path(f"{tree}{path}").symlink_to(os.readlink(path))  # noqa: PTH115
+        elif os.path.isdir(path):  # noqa: PTH112
+            yield path
+    prefix = os.path.realpath(sys.base_prefix)
+    if not paths.is_below(prefix, *_SYSTEM):
+        yield prefix
+    if Path("/", _CACHE).is_file():
+        (tree / "etc").mkdir()
+        shutil.copyfile(f"/{_CACHE}", tree / _CACHE)
+
+
+def _launch(image: str, mounts: list[str], notes: Path) -> Launch:
+    python = os.path.realpath(sys.executable)
+    return Launch(
+        run_id=f"doctor-{secrets.token_hex(8)}",
+        image=image,
+        layers=(_IMAGE,),
+        prefix=os.path.realpath(sys.base_prefix),
+        trees=(),
+        argv=(python, *paths.ISOLATED, "-c", ""),
+        env=(Variable(name="PATH", value=paths.SYSTEM_PATH),),
+        cwd="/srv/doctor",
+        workspace="/srv/doctor",
+        snapshot=_SOURCE,
+        mounts=tuple(Mount(kind="data", source=os.path.realpath(path), target=path) for path in mounts),
+        tools=str(package.ROOT),
+        notes=str(notes),
+        user=User(uid=os.geteuid(), gid=os.getegid(), name=paths.CONTAINER_USER, home=f"/home/{paths.CONTAINER_USER}"),
+        hostname=plan.HOSTNAME,
+        network=False,
+        limits=Limits(seconds=_SECONDS),
+    )
+
+
+@contextlib.contextmanager
+def _image_id(name: str, tree: Path) -> Iterator[str]:
+    """The ID of the image: for an engine, of an image that it has as long as the block runs."""
+    if name != "docker":
+        yield _IMAGE
+        return
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        tar.add(tree, arcname="/")
+    with engines.connect() as engine:
+        with engine.talk("import a tiny image"):
+            lines = engine.client.api.import_image_from_data(
+                archive.getvalue(), changes=[f"LABEL repro-env-doctor={secrets.token_hex(8)}"]
+            )
+        image = str(json.loads(lines.splitlines()[-1])["status"])
+        try:
+            yield image
+        finally:
+            with engine.talk("remove the tiny image"):
+                engine.client.api.remove_image(image, force=True)
+
+
+def _runner(name: str, image: Image) -> Runner:
+    if name in programs.NAMES:
+        return programs.runner_class(name)(image)
+    if name == "docker":
+        from repro_env.sandbox.docker.runner import DockerRunner
+
+        return DockerRunner(image)
+    from repro_env.sandbox.embedded.runner import EmbeddedRunner
+
+    return EmbeddedRunner(image)
