@@ -15,6 +15,7 @@ import msgspec
 from repro_env.api.arguments import absolute
 from repro_env.compare.outputs.comparison import first_few, matches
 from repro_env.io.files import Found, open_regular, room, sha256_of, walk
+from repro_env.oci.paths import is_below
 from repro_env.runs.records import annotation, pulled, records
 from repro_env.runs.records.annotation import Annotation
 from repro_env.runs.records.records import Run, Unreadable
@@ -90,23 +91,43 @@ def finish_interrupted(run: Run, store: Store) -> None:
 def select_outputs(run: Run, glob: str | None) -> tuple[Found, ...]:
     """Return the output files and symlinks that a pattern matches (`compare.outputs.comparison.matches`).
 
+    The path that the script used matches too: an absolute path, or a path that leaves the project with `..`. A relative pattern
+    matches the end of the path of a file outside the project.
+
     Raises `RecordError` if no output matches, and `UsageError` for a pattern that is not valid.
     """
     if run.files.is_symlink():
         what = "this is a symbolic link, but must be a directory"
         raise RecordError(what, where=str(run.files), hint="restore the run from a backup")
+    glob = _as_written(run, glob)
     recorded = _recorded(run)
     outputs = [found for found in _walk(run) if found.kind in ("file", "link") or found.path in recorded]
     picked = [found for found in outputs if _is_selected(found.path, glob)]
     if not picked:
         what = "this run has no outputs" if not outputs else f"no output of this run matches {glob!r}"
         what = _missing_outputs(run, picked, glob) or what
+        if run.state == "running":
+            what += "; the run has not ended, and what it writes outside its project can be copied afterwards"
         raise RecordError(what, where=run.directory.name, hint=f"`repro-env runs show {run.short}` lists them")
     return tuple(picked)
 
 
 def _is_selected(path: str, glob: str | None) -> bool:
-    return glob is None or matches(path, [glob]) or matches(_copy_path(path), [glob])
+    if glob is None or matches(path, [glob]) or matches(_copy_path(path), [glob]):
+        return True
+    return path.startswith("/") and not glob.startswith("/") and matches(path, [f"/**/{glob}"])
+
+
+def _as_written(run: Run, glob: str | None) -> str | None:
+    """Return the pattern for an output by the path that the script used, as a path in the project or an absolute path."""
+    source = run.start.source
+    if glob is None or not (glob.startswith("/") or ".." in glob.split("/")):
+        return glob
+    path = os.path.normpath(Path(run.start.cwd, glob))
+    for root in (source.path, source.directory):
+        if root is not None and is_below(path, root):
+            return os.path.relpath(path, root)
+    return path
 
 
 def _missing_outputs(run: Run, picked: Sequence[Found], glob: str | None) -> str:
@@ -148,6 +169,7 @@ def copy_outputs(run: Run, glob: str | None, target: Path, *, force: bool, tell:
     recorded = _recorded(run)
     picked = []
     selected = select_outputs(run, glob)
+    glob = _as_written(run, glob)
     if missing := _missing_outputs(run, selected, glob):
         tell.warn(f"note: {missing}")
     for found in selected:

@@ -60,6 +60,26 @@ def test_outputs_are_copied_to_their_paths(run: Run, tmp_path: Path, glob: str |
         assert (target / "last").readlink() == Path("ck/2")
 
 
+@pytest.mark.parametrize(
+    "glob",
+    ["w.txt", "*/w.txt", "results/w.txt", "../results/w.txt", "../results/*", "../results", "**/w.txt", "{above}/results/*.txt"],
+)
+def test_an_output_outside_the_project_is_found_by_each_usual_pattern(run: Run, tmp_path: Path, glob: str) -> None:
+    above = Path(run.start.source.path).parent
+    file = run.directory / "outside" / str(above / "results" / "w.txt").lstrip("/")
+    file.parent.mkdir(parents=True)
+    file.write_text("w")
+    copied = runs.copy_outputs(run, glob.format(above=above), tmp_path / "to", force=False, tell=Silent())
+    assert [path.read_text() for path in copied] == ["w"]
+
+
+def test_an_output_is_found_by_its_absolute_path(run: Run, tmp_path: Path) -> None:
+    glob = f"{run.start.source.path}/ck/1/*"
+    assert names(runs.copy_outputs(run, glob, tmp_path / "to", force=False, tell=Silent()), tmp_path / "to") == ["ck/1/w.pt"]
+    with pytest.raises(RecordError, match="no output of this run matches"):
+        runs.copy_outputs(run, "/elsewhere/ck/1/*", tmp_path / "to", force=False, tell=Silent())
+
+
 def test_a_glob_without_a_match_is_refused(run: Run, tmp_path: Path) -> None:
     with pytest.raises(RecordError, match=r"no output of this run matches '\*\.zip'"):
         runs.copy_outputs(run, "*.zip", tmp_path / "to", force=False, tell=Silent())

@@ -11,6 +11,7 @@ from repro_env.compare.environments.difference import Difference, NotCompared, c
 from repro_env.compare.environments.trees import changes, describe
 from repro_env.io.files import may_exist, output_files
 from repro_env.oci.entry import Entry, entries_from_notes, sort_with_parents
+from repro_env.runs.lineage.knownruns import read_all_runs
 from repro_env.runs.start import snapshot, sourcedirectory
 from repro_env.runs.start.data import candidate_paths
 from repro_env.runs.start.report import shorten
@@ -18,7 +19,7 @@ from repro_env.schema.environment import Git
 from repro_env.schema.errors import DataError, SourceError
 from repro_env.schema.spec import Data, Source, Spec
 from repro_env.store.hashes import entries_of
-from repro_env.store.specs.lookup import own_directories
+from repro_env.store.specs.lookup import own_directories, runs_directory
 from repro_env.store.store import Store
 
 
@@ -78,7 +79,7 @@ def compare(left: Code, right: Code) -> tuple[Difference, ...]:
 def check_unchanged(spec: Spec, spec_directory: Path, *, frozen: bool, store: Store) -> None:
     """Raise `SourceError` if the source directory differs from the captured code, which is what leaves the machine.
 
-    With `frozen`, differences are accepted.
+    With `frozen`, differences are accepted. A new file with the content of a recorded output is a copy, and no code.
     """
     source = spec.observed.source
     if source is None or frozen:
@@ -86,8 +87,17 @@ def check_unchanged(spec: Spec, spec_directory: Path, *, frozen: bool, store: St
     directory = sourcedirectory.choose(spec, spec_directory, store=store).path
     if directory is None:
         return
-    live = live_code(source, directory, spec_directory, store)
-    lines = [f"{mark(difference)} {difference.what}" for difference in compare(captured_code(source), live) if difference.counts]
+    captured, live = captured_code(source), live_code(source, directory, spec_directory, store)
+    changed = [difference for difference in compare(captured, live) if difference.counts]
+    if any(difference.what not in captured.entries for difference in changed):
+        runs = read_all_runs([runs_directory(spec_directory)], store)
+        outputs = {written.sha256 for files in runs.written.values() for written in files}
+        changed = [
+            difference
+            for difference in changed
+            if difference.what in captured.entries or f"sha256:{live.entries[difference.what].sha256}" not in outputs
+        ]
+    lines = [f"{mark(difference)} {difference.what}" for difference in changed]
     if lines:
         differ = "1 file differs" if len(lines) == 1 else f"{len(lines)} files differ"
         raise SourceError(
