@@ -57,8 +57,8 @@ from repro_env.runs.start.request import (
 )
 from repro_env.runs.start.snapshot import Snapshot
 from repro_env.runs.start.sourcedirectory import SourceDirectory
-from repro_env.sandbox import limits as enforcement
 from repro_env.sandbox import fabric, plan, pod, programs
+from repro_env.sandbox import limits as enforcement
 from repro_env.sandbox.host import HostRunner
 from repro_env.sandbox.runner import Runner
 from repro_env.sandbox.session import FORWARDED

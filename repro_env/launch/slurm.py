@@ -335,7 +335,10 @@ def _combine(states: Sequence[State]) -> State:
 
 def _code(text: str) -> str:
     """`STATUS:SIGNAL`, of the number that waitpid(2) returns: squeue prints this number."""
-    return f"{int(text) >> 8}:{int(text) & 127}" if text.isdecimal() else text
+    if not text.isdecimal():
+        return text
+    status, number = divmod(int(text), 256)
+    return f"0:{number & 127}" if number & 127 else f"{status}:0"
 
 
 def _state(state: str, reason: str, code: str, job: str) -> State:

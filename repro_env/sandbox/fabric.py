@@ -5,6 +5,7 @@ NCCL uses TCP without a message if it cannot use the adapters, which is several 
 
 from __future__ import annotations
 
+import os
 import re
 import resource
 from collections.abc import Iterable
@@ -35,7 +36,7 @@ def look(packages: Iterable[str], root: Path = Path("/")) -> Fabric:
     Also raises the limit of locked memory of this process, which the processes of the run inherit, as far as it may.
     """
     found = sorted(path for pattern in _NODES for path in (root / DIRECTORY[1:]).glob(pattern))
-    nodes = tuple(HostFile(source=str(path), target=f"{DIRECTORY}/{path.name}") for path in found if can_open(str(path)))
+    nodes = tuple(HostFile(source=str(path), target=f"{DIRECTORY}/{path.name}") for path in found if _is_usable(path))
     adapters = sorted(path.name for path in (root / "sys/class/infiniband").glob("*"))
     if not any("uverbs" in node.target for node in nodes):
         why = f"this process may not open the files in {DIRECTORY}, or they are missing: request them from the cluster"
@@ -53,3 +54,11 @@ def look(packages: Iterable[str], root: Path = Path("/")) -> Fabric:
 def _sentence(adapters: list[str], why: str) -> str:
     names = f" ({', '.join(adapters)})" if adapters else ""
     return f"NCCL cannot use this machine's InfiniBand{names} in the run, and uses TCP: {why}"
+
+
+def _is_usable(path: Path) -> bool:
+    """Whether a run may open a device file. One of root's has not root's privileges, but all groups of such files."""
+    if not can_open(str(path)):
+        return False
+    mode = path.stat().st_mode
+    return os.geteuid() != 0 or mode & 0o006 == 0o006 or mode & 0o060 == 0o060

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from repro_env.api import jobs
@@ -14,10 +15,12 @@ from repro_env.api.jobs import Waited
 from repro_env.cli.ui import runpage
 from repro_env.launch.engine import Engine, State
 from repro_env.runs.records import ids, records, submissions
+from repro_env.runs.records.records import Recording
 from repro_env.runs.records.submissions import Submission, Submitted
 from repro_env.schema.errors import RecordError
 from repro_env.schema.progress import Silent
-from tests.runs.records.test_records import recorded, start
+from repro_env.schema.run import Job
+from tests.runs.records.test_records import end, recorded, start
 from tests.runs.records.test_submissions import submitted
 
 PENDING = State(phase="pending", text="pending (Resources)")
@@ -207,3 +210,57 @@ def test_a_run_that_its_pod_did_not_push_stays_a_submission(tmp_path: Path) -> N
         assert runpage.before_start(state, item) == "not recorded: Kubernetes does not know the job any more"
     assert len(tell.lines) == 1
     assert tell.lines[0].startswith(f"the job of run {ids.short(run_id)} has ended, but 127.0.0.1:1/team/runs cannot be read: ")
+
+
+LOST = Job(engine="slurm", id="12", node="node1")
+AGAIN = Job(engine="slurm", id="12", node="node2", restarts=1)
+
+
+def running(runs: Path) -> tuple[str, Recording]:
+    """A run of a job that holds its lock."""
+    run_id = ids.uuid7(1, bytes(10))
+    recording = records.begin(runs, f"20260701T101501Z-train-{ids.short(run_id)}")
+    recording.start(msgspec.structs.replace(start(run_id), job=LOST))
+    return run_id, recording
+
+
+def test_an_attempt_waits_for_the_end_of_the_last_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "_LOOK", 0.001)
+    run_id, recording = running(tmp_path)
+
+    class Ends(Lines):
+        def __call__(self, text: str, /) -> None:
+            super().__call__(text)
+            recording.finish(end(run_id))
+
+    tell = Ends()
+    last = jobs.last_attempt(tmp_path, run_id, AGAIN, tell)
+    assert last is not None
+    assert (last.id, last.state) == (run_id, "done")
+    text = (
+        f"run {ids.short(run_id)}, the last attempt of job 12, is still running on node1; waiting up to 120 seconds for its end"
+    )
+    assert tell.lines == [text]
+
+
+def test_a_process_of_the_same_attempt_is_not_waited_for(tmp_path: Path) -> None:
+    run_id, recording = running(tmp_path)
+    assert jobs.last_attempt(tmp_path, run_id, LOST, Lines()) is None
+    assert jobs.last_attempt(tmp_path, ids.new(), AGAIN, Lines()) is None
+    recording.close()
+
+
+@pytest.mark.parametrize(("restarts", "is_queued"), [(1, True), (31, False)])
+def test_a_run_that_does_not_end_queues_the_job_again_but_not_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restarts: int, is_queued: bool
+) -> None:
+    queued: list[Job] = []
+    for name, seconds in (("_LOOK", 0.001), ("_LOCK", 0.01)):
+        monkeypatch.setattr(jobs, name, seconds)
+    monkeypatch.setattr(jobs, "requeue", queued.append)
+    run_id, recording = running(tmp_path)
+    job = msgspec.structs.replace(AGAIN, restarts=restarts)
+    with pytest.raises(RecordError, match="is still running on node1"):
+        jobs.last_attempt(tmp_path, run_id, job, Lines())
+    assert queued == [job] * is_queued
+    recording.close()

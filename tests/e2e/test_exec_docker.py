@@ -5,8 +5,12 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
+import resource
 import secrets
 import shutil
+import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +18,7 @@ import pytest
 from repro_env.io import engine as engines
 from repro_env.schema.errors import EngineError, UsageError
 from tests.e2e import parts
+from tests.parts import need
 from tests.sandbox.engines import docker
 
 
@@ -54,6 +59,35 @@ def test_a_run_in_docker_has_the_record_of_an_embedded_one(small: parts.Project,
         assert ended.out.split()[0] == "True"
         assert ended.out.split()[1].startswith(prefix)
         assert ended.out.split()[2] == prefix
+
+
+@pytest.fixture
+def adapter() -> Iterator[None]:
+    """A device file where those of InfiniBand are. It opens as /dev/null does."""
+    directory = Path("/dev/infiniband")
+    need(os.geteuid() == 0 and not directory.exists(), "uid 0, and a machine without InfiniBand")
+    directory.mkdir()
+    try:
+        os.mknod(directory / "uverbs0", stat.S_IFCHR | 0o600, os.makedev(1, 3))
+        (directory / "uverbs0").chmod(0o666)
+        yield
+    finally:
+        shutil.rmtree(directory)
+
+
+def test_a_run_with_a_network_gets_infiniband_and_its_lack_is_named(small: parts.Project, adapter: None) -> None:
+    opens = (
+        "import os, resource; os.open('/dev/infiniband/uverbs0', os.O_RDWR); print(resource.getrlimit(resource.RLIMIT_MEMLOCK))"
+    )
+    with parts.in_docker(small):
+        for runner in ("docker", "embedded"):
+            done = small.run("exec", "--runner", runner, "--network", "-c", opens)
+            limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[1]
+            assert done.out == f"{(limit, limit)}\n"
+            assert "NCCL cannot use this machine's InfiniBand in the run, and uses TCP: the image has no libibverbs" in done.err
+            assert "infiniband: 1" in json.loads(small.run("runs", "show", "--json").out)["end"]["outcome"]["means"]
+            alone = small.run("exec", "--runner", runner, "-c", "import os; print(os.path.exists('/dev/infiniband'))")
+            assert (alone.out, "InfiniBand" in alone.err) == ("False\n", False)
 
 
 @pytest.mark.parametrize(

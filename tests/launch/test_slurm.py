@@ -191,7 +191,7 @@ def row(job: str, state: str, reason: str, code: str, script: str = "/runs/.jobs
         (row("7", "COMPLETED", "None", "0"), "ended", "completed", 0),
         (row("7", "FAILED", "NonZeroExitCode", "1792"), "ended", "failed", 7),
         (row("7", "FAILED", "NonZeroExitCode", "7:0"), "ended", "failed", 7),
-        (row("7", "FAILED", "JobLaunchFailure", "53"), "ended", "failed (JobLaunchFailure)", 16),
+        (row("7", "FAILED", "JobLaunchFailure", "3893"), "ended", "failed (JobLaunchFailure)", 16),
         (row("7", "CANCELLED", "None", "15"), "ended", "cancelled", 143),
         (row("7", "TIMEOUT", "TimeLimit", "0"), "ended", "timeout (TimeLimit)", 1),
         (row("7", "OUT_OF_MEMORY", "OutOfMemory", "125"), "ended", "out of memory (OutOfMemory)", 253),

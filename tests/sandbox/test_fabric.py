@@ -23,7 +23,8 @@ def root(tmp_path: Path) -> Path:
         (tmp_path / "sys/class/infiniband" / name).mkdir(parents=True)
     (tmp_path / "dev/infiniband").mkdir(parents=True)
     for name in ("uverbs0", "rdma_cm", "umad0"):
-        os.mknod(tmp_path / "dev/infiniband" / name, stat.S_IFCHR | 0o666, os.makedev(1, 3))
+        os.mknod(tmp_path / "dev/infiniband" / name, stat.S_IFCHR | 0o600, os.makedev(1, 3))
+        (tmp_path / "dev/infiniband" / name).chmod(0o666)
     return tmp_path
 
 
@@ -50,9 +51,8 @@ def test_what_is_missing_is_named(root: Path, monkeypatch: pytest.MonkeyPatch) -
     )
     assert "the image has no libibverbs" in fabric.look(("libc6",), root).problem
     assert "the image has no libibverbs" not in fabric.look(("rdma-core",), root).problem
-    (root / "dev/infiniband/uverbs0").unlink()
+    (root / "dev/infiniband/uverbs0").chmod(0o600)  # root's own, which a run without privileges cannot open
     found = fabric.look(PACKAGES, root)
-    assert found.nodes == ()
     assert "this process may not open the files in /dev/infiniband, or they are missing" in found.problem
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 
 from repro_env.sandbox import fabric, handover, memory
 from repro_env.sandbox.embedded import rootfs
@@ -63,7 +64,8 @@ def to_container(launch: Launch, image: str, mounts: Mounts, interpreter: str, *
             {"PathOnHost": node.source, "PathInContainer": node.target, "CgroupPermissions": "rw"} for node in launch.gpus.nodes
         ]
     if any(node.target.startswith(f"{fabric.DIRECTORY}/") for node in launch.gpus.nodes):
-        host["Ulimits"] = [{"Name": "memlock", "Soft": -1, "Hard": -1}]
+        locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[1]  # of this process, because not every engine may set a higher one
+        host["Ulimits"] = [{"Name": "memlock", "Soft": locked, "Hard": locked}]
     if keep_id:
         host["UsernsMode"] = "keep-id"
     return {

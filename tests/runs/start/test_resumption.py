@@ -1,17 +1,20 @@
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from repro_env.runs.records import records
+from repro_env.runs.records import ids, records
+from repro_env.runs.records.records import Run
 from repro_env.runs.start import resumption
 from repro_env.runs.start.request import RunOptions, job_of
 from repro_env.schema.errors import RecordError, SpecError, UsageError
-from repro_env.schema.run import Job
+from repro_env.schema.run import Job, Output
 from tests.fakes import specs
-from tests.runs.records.test_records import recorded
+from tests.runs.records.test_records import end, recorded, start
 
 
 def options(tmp_path: Path, **changes: Any) -> RunOptions:
@@ -79,3 +82,37 @@ def test_the_job_of_slurm_is_read_from_its_variables() -> None:
     assert job_of({"SLURM_JOB_ID": "x"}) is None
     assert job_of({"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1"}) == Job(engine="slurm", id="7", node="n1")
     assert job_of({"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "2"}) == Job(engine="slurm", id="7", node="", restarts=2)
+
+
+def attempt(number: int, *, outputs: str = "", interrupted: int = signal.SIGUSR1, over: bool = True, after: str = "0") -> Run:
+    """An attempt of a job. `outputs` and `after`: what its outputs and its checkpoints are at the end."""
+    run_id, earlier = (ids.uuid7(value, value.to_bytes(10, "big")) for value in (number, number - 1))
+    digest = f"sha256:{after * 64}"
+    record = end(run_id)
+    files = tuple(Output(path=path, sha256=f"sha256:{path * 64}", size=1) for path in outputs)
+    outcome = msgspec.structs.replace(record.outcome, interrupted=interrupted)
+    record = msgspec.structs.replace(record, outcome=outcome, outputs=files, after=digest)
+    made = msgspec.structs.replace(start(run_id), resume_of=earlier if number > 1 else None, before=f"sha256:{'0' * 64}")
+    return Run(Path("/runs"), made, record if over else None, "done" if over else "interrupted")
+
+
+@pytest.mark.parametrize(
+    ("attempts", "count"),
+    [
+        ([attempt(1)], 1),
+        ([attempt(1, outputs="a")], 0),
+        ([attempt(1), attempt(2), attempt(3)], 3),
+        ([attempt(1, outputs="a"), attempt(2, outputs="a"), attempt(3, outputs="a")], 2),
+        ([attempt(1), attempt(2, outputs="a"), attempt(3, outputs="b")], 0),
+        ([attempt(1), attempt(2, after="1")], 0),
+        ([attempt(1), attempt(2, over=False), attempt(3, interrupted=signal.SIGTERM), attempt(4)], 2),
+    ],
+    ids=["first", "an output", "nothing", "the same output", "another output", "a checkpoint", "killed and preempted"],
+)
+def test_attempts_without_a_new_output_or_checkpoint_are_counted(attempts: list[Run], count: int) -> None:
+    assert resumption.count_without_progress(attempts, signal.SIGUSR1) == count
+
+
+def test_the_attempts_of_a_job_are_found_from_the_last_one() -> None:
+    attempts = [attempt(number) for number in (1, 2, 3)]
+    assert resumption.chain(attempts[2], [attempts[1], attempt(9), attempts[0]]) == attempts
