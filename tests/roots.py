@@ -98,6 +98,7 @@ GROUPS = {
     "docker, overlay2": Group(_ENGINE, "overlay2"),
     "apptainer": Group(("tests/sandbox/test_runners.py", "tests/e2e/test_hpc.py", "-k", "apptainer")),
     "slurm": Group(("tests/e2e/test_slurm.py",)),
+    "slurm, three nodes": Group(("tests/e2e/test_slurm_trouble.py",)),
 }
 
 
