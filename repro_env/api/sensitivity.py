@@ -68,9 +68,14 @@ class Found(Frozen, frozen=True, kw_only=True):
     """The signal with which the user ended the runs; 0 for none."""
 
     @property
+    def no_effect(self) -> bool:
+        """Whether all outputs of at least two runs are identical."""
+        return len(self.runs) > 1 and all(run.equal and not run.exit_code for run in self.runs)
+
+    @property
     def good(self) -> bool:
-        """Whether every run succeeded, and all runs have some metric in common."""
-        complete = len(self.runs) == self.requested and not any(run.exit_code for run in self.runs)
+        """Whether every run succeeded, and all runs have some metric in common. Without an effect of the seed, two runs are enough."""
+        complete = (len(self.runs) == self.requested or self.no_effect) and not any(run.exit_code for run in self.runs)
         return complete and any(metric.spread is not None and not metric.missing for metric in self.metrics)
 
 
@@ -90,9 +95,10 @@ def parse_metric(text: str | None) -> MetricOption:
 def over_seeds(
     first: int, count: int, metric: MetricOption, *, run: Callable[[int], FinishedRun], jobs: int = 1, tell: Tell
 ) -> Found:
-    """Run a command with the seeds `first`, `first` + 1, ... Stop after the first run if it fails. `run`: runs it with a seed.
+    """Run a command with the seeds `first`, `first` + 1, ... `run`: runs it with a seed.
 
-    `jobs`: how many runs are made at a time, each in its own process, after the first run.
+    Stop after the first run if it fails, and after the second if its outputs equal those of the first. `jobs`: how many runs are
+    made at a time, each in its own process, after the first run; 0 if all of them were made before.
 
     Raises `UsageError` if the first run did not write the metric, or wrote it to several files, `RecordError` if it wrote no
     metrics, `SourceError` and `DataError` if the source or the data change between runs; and what `run` raises.
@@ -132,6 +138,8 @@ def over_seeds(
                 _check_metric(done.end.metrics, metric)
             elif number == 1 and equal and done.end.outputs:
                 tell("its outputs equal those of the first run, byte for byte" + own_seeds(done.end.seeded))
+                if jobs == 1:
+                    break
     return Found(
         runs=tuple(runs),
         requested=count,
@@ -149,7 +157,7 @@ def _runs(first: int, count: int, run: Callable[[int], FinishedRun], jobs: int, 
         tell(f"seed {seed}, run {number + 1} of {count}")
         return run(seed)
 
-    alone = count if jobs == 1 else 1
+    alone = count if jobs <= 1 else 1
     yield from map(run_one, range(alone))
     if alone < count:
         yield from call_each([functools.partial(run_one, number) for number in range(alone, count)], jobs)

@@ -64,6 +64,8 @@ def command(
     Metrics are numbers in files that the command writes: JSON, JSON lines, CSV, TensorBoard. Seeds that the script sets itself
     are the same in all runs, and are listed.
 
+    If the second run has the same outputs as the first, byte for byte, the seed has no effect, and the others are skipped.
+
     Exit code 0: every run succeeded and wrote the metric. 1: a run failed, or no metric is in all runs. 128 + N: signal N ended
     the command.
     """
@@ -110,7 +112,7 @@ class Command(exec_command.SimilarCommand):
             tell.detail(exec_command.ending(result))
             return result
 
-        result = over_seeds(first, options["seeds"], metric, run=run_once, jobs=options["jobs"], tell=tell)
+        result = over_seeds(first, options["seeds"], metric, run=run_once, jobs=0 if finished else options["jobs"], tell=tell)
         if not messages.answer_in_json(result):
             for line in page(result):
                 messages.result(messages.visible(line))
@@ -170,9 +172,9 @@ def notes(result: Found, runs: Path | None = None) -> list[str]:
         lines.append(f"failed runs, which are not in the numbers above: {listed}")
     if len(result.runs) < result.requested:
         lines.append(f"{len(result.runs)} of {result.requested} seeds were run")
-    if len(result.runs) - len(failed) < FEW:
+    if len(result.runs) - len(failed) < FEW and not result.no_effect:
         lines.append(f"fewer than {FEW} seeds do not show the range of a metric")
-    if len(result.runs) > 1 and all(run.equal for run in result.runs):
+    if result.no_effect:
         lines.append("all outputs are identical: the master seed has no effect on them")
     if result.seeded:
         lines.append("the same in all runs" + own_seeds(result.seeded))

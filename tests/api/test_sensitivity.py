@@ -260,8 +260,14 @@ def test_seeds_that_the_script_sets_itself_are_reported() -> None:
     found = runs.over(5)
     own = ": the script sets seeds itself, torch.manual_seed(42) at /p/train.py:7 and 1 more"
     assert "its outputs equal those of the first run, byte for byte" + own in runs.lines
-    assert command.notes(found)[0] == "all outputs are identical: the master seed has no effect on them"
-    assert command.notes(found)[1] == "the same in all runs" + own
+    assert (runs.seeds, found.good) == ([0, 1], True), "further runs would be the same"
+    assert command.notes(found)[:3] == [
+        "2 of 5 seeds were run",
+        "all outputs are identical: the master seed has no effect on them",
+        "the same in all runs" + own,
+    ]
+    runs = Runs(change)
+    assert len(runs.over(5, jobs=0).runs) == 5, "they were made before"
 
 
 def test_a_seed_that_changes_with_the_master_seed_is_not_reported() -> None:
