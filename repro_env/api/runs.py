@@ -16,7 +16,7 @@ from repro_env.api.arguments import absolute
 from repro_env.compare.outputs.comparison import first_few, matches
 from repro_env.io.files import Found, open_regular, room, sha256_of, walk
 from repro_env.oci.paths import is_below
-from repro_env.runs.records import annotation, pulled, records
+from repro_env.runs.records import annotation, pulled, records, toolfiles
 from repro_env.runs.records.annotation import Annotation
 from repro_env.runs.records.records import Run, Unreadable
 from repro_env.sandbox.outputs import OUTSIDE, locate
@@ -162,12 +162,13 @@ def _recorded(run: Run) -> dict[str, Output]:
 def copy_outputs(run: Run, glob: str | None, target: Path, *, force: bool, tell: Tell) -> tuple[Path, ...]:
     """Copy outputs below `target`, to the paths where the run wrote them (external files below `outside/`); return the copies.
 
-    A symlink that leads out of the outputs is skipped with a warning. Raises `RecordError` before the first copy if a copy
+    A symlink that leads out of the outputs, and what tools of this machine would execute by themselves (`records.toolfiles`), is
+    skipped with a warning. Raises `RecordError` before the first copy if a copy
     would overwrite a file (unless `force`) or would be written through a symlink, or if an output differs from the record;
     `DiskError` if the outputs do not fit.
     """
     recorded = _recorded(run)
-    picked = []
+    picked, of_tools = [], []
     selected = select_outputs(run, glob)
     glob = _as_written(run, glob)
     if missing := _missing_outputs(run, selected, glob):
@@ -177,8 +178,13 @@ def copy_outputs(run: Run, glob: str | None, target: Path, *, force: bool, tell:
             tell.warn(
                 f"note: {found.path} was skipped, because it is a symbolic link that leads out of the outputs, to {found.target}"
             )
+        elif why := toolfiles.reason(found.path, target / _copy_path(found.path)):
+            of_tools.append(f"{found.path} ({why})")
         else:
             picked.append(found)
+    if of_tools:
+        tell.warn(f"note: skipped, because it could become code of this machine: {first_few(of_tools, 3)}")
+        tell.warn(f"note: what was skipped is in {run.files}: read it, then copy it yourself")
     if not picked:
         raise RecordError("this run has no outputs that can be copied", where=run.directory.name, hint=f"inspect {run.files}")
     _check_copies(run, picked, target, force=force)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import socket
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -215,3 +217,28 @@ def test_data_is_read_only_and_checkpoints_are_not(small: parts.Project, tmp_pat
     assert done.out == "data\nrefused\n"
     assert (tmp_path / "ck" / "new").read_text() == "kept"
     assert (tmp_path / "ck" / "new").stat().st_uid == os.getuid()
+
+
+def test_what_a_run_wrote_does_not_become_code_of_the_host(small: parts.Project, tmp_path: Path) -> None:
+    """Git's hooks, files on PATH and other files that tools execute by themselves stay in the run; results are copied."""
+    small.python_says(
+        "import os\n"
+        "for path in ('.git/hooks/post-commit', 'hooks/post-commit', 'sub/.git/hooks/pre-commit', '.envrc', '.vscode/tasks.json',"
+        " 'conftest.py', 'bin/ls', 'env/x.pth', 'out/.hydra/config.yaml', 'out/weights.txt'):\n"
+        "    os.makedirs(os.path.dirname(path) or '.', exist_ok=True)\n"
+        "    open(path, 'w').write('#!/bin/sh\\necho hook >> ran\\n'); os.chmod(path, 0o755)\n"
+    )
+    to = tmp_path / "to"
+    subprocess.run(["git", "init", "-q", to], check=True)
+    shutil.rmtree(to / ".git" / "hooks", ignore_errors=True)
+    (to / "bin").mkdir()
+    path = {"PATH": f"{os.environ['PATH']}:{to / 'bin'}"}
+    for words in ([], ["--force"]):
+        got = small.run("runs", "get", "latest", "--to", to, *words, env=path)
+        assert [Path(line).name for line in got.out.splitlines()] == ["config.yaml", "weights.txt"]
+        assert "skipped, because it could become code of this machine: .envrc (" in got.err
+    commit = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-c", "core.hooksPath=hooks", "commit", "-qm1", "--allow-empty"]
+    subprocess.run(commit, cwd=to, check=True)
+    assert not (to / "ran").exists()
+    refused = small.run("runs", "get", "latest", ".git/hooks/*", "--to", to, code=19)
+    assert "no outputs that can be copied" in refused.err
