@@ -36,7 +36,7 @@ from repro_env.runs.records import notes as noted
 from repro_env.runs.records.notes import Failure
 from repro_env.runs.records.processes import Gathering, Place
 from repro_env.runs.records.records import Recording, Run
-from repro_env.runs.start import data, devices, launcher, repository, resumption, snapshot, sourcedirectory, speccopy
+from repro_env.runs.start import data, devices, launcher, repository, resumption, script, snapshot, sourcedirectory, speccopy
 from repro_env.runs.start.inputs import Inputs
 from repro_env.runs.start.report import announce, exact_words, redact_command
 from repro_env.runs.start.repository import Repository
@@ -266,7 +266,7 @@ def _backend(inputs: Inputs, store: Store) -> Runner:
 def _with_advice(done: FinishedRun, inputs: Inputs, store: Store) -> FinishedRun:
     if not done.status or inputs.options.runner in ("host", "pod"):
         return done
-    return msgspec.structs.replace(done, advice=Advisor(inputs, store).lines(done.failures))
+    return msgspec.structs.replace(done, advice=Advisor(inputs, store).lines(done.failures, done.directory))
 
 
 def _run_shared(
@@ -390,6 +390,9 @@ def prepare(
     workspace = plan.workspace_of(spec)
     here = options.here if options.recorded is not None else code.inside(options.here, workspace)
     mounts = mounts_of(options, spec, here, tell)
+    if made is None and resumed is None and options.recorded is None:
+        others = (*(mount.target for mount in mounts), *(item.path for item in spec.observed.data), spec.identity.layout.prefix)
+        script.check(options.command, code, here=here, workspace=workspace, others=others)
     for tag in options.tags:
         annotation.check_tag(tag)
     if options.runner == "docker":

@@ -85,8 +85,22 @@ def command(
     )
     if not messages.answer_in_json(_facts(result)):
         _print(result)
+    _say_what_to_commit(result, output)
     where = "" if output == Path("repro") else f" {output}"
     messages.say(f"next: repro-env rebuild{where}, or repro-env show{where} for the complete content")
+
+
+def _say_what_to_commit(result: CaptureResult, output: Path) -> None:
+    """Print what belongs into the repository, what a clone will lack, and how it gets that."""
+    if result.spec.observed.source is None or result.spec.observed.source.git is None:
+        return
+    sizes = [path.stat().st_size for path in (result.directory / "blobs").iterdir() if path.name != ".gitignore"]
+    files = f"{len(sizes):,} file{'s' * (len(sizes) != 1)}, {messages.size(sum(sizes))}"
+    messages.say(f"commit {output}/: Git ignores its blobs/ ({files}), so a clone lacks what cannot be downloaded again")
+    if not (result.directory / "remote.json").exists():
+        messages.say(
+            f"for clones: repro-env push REGISTRY/NAME, and commit {output}/remote.json; or send them repro-env pack {output} FILE"
+        )
 
 
 def _facts(result: CaptureResult) -> dict[str, object]:

@@ -298,3 +298,30 @@ def test_invalid_command_lines_are_refused(small: parts.Project) -> None:
     refused(small.run("exec", "--runner", "nothing", "true", code=2), "nothing")
     refused(small.run("exec", code=2))
     refused(small.run("no-such-command", code=2), "no-such-command")
+
+
+def test_a_mistyped_script_is_refused_before_a_rebuild(small: parts.Project, tmp_path: Path) -> None:
+    """From an empty store: a rebuild would fill it."""
+    fresh = small.elsewhere(tmp_path / "store")
+    before = sorted((small.directory / "runs").glob("*"))
+    (small.directory / "deep").mkdir()
+    for words, near in ((["helo.py"], "hello.py"), (["python", "helo.py"], "hello.py"), (["./helo.py"], "hello.py")):
+        refused(fresh.run("exec", *words, code=127), "helo.py", f"did you mean {near}?")
+    refused(fresh.run("exec", "hello.py", cwd=small.directory / "deep", code=127), "did you mean ../hello.py?")
+    refused(fresh.run("exec", "--runner", "host", "helo.py", code=127), "did you mean hello.py?")
+    assert sorted((small.directory / "runs").glob("*")) == before
+    assert not list((tmp_path / "store").rglob("os.py"))
+
+
+def test_a_run_that_misses_its_git_repository_gets_a_hint(small: parts.Project) -> None:
+    subprocess.run(["git", "init", "-q"], cwd=small.directory, check=True)
+    (small.directory / "stages.py").write_text(
+        "import os, sys\n"
+        "texts = ['ERROR: %s is not a git repository', 'fatal: not a git repository (or any of the parent directories): .git']\n"
+        "print(texts[int(sys.argv[1])].replace('%s', os.getcwd()), file=(sys.stderr, sys.stdout)[int(sys.argv[1])])\n"
+        "sys.exit(int(sys.argv[2]))\n"
+    )
+    for number, code in (("0", 255), ("1", 128)):
+        done = small.run("exec", "stages.py", number, str(code), code=code)
+        assert "the project's .git is not in the run; to add it, with git: capture again with --with git" in done.err
+    assert "--with git" not in small.run("exec", "stages.py", "0", "0").err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 from collections.abc import Iterator, Sequence
@@ -10,11 +11,14 @@ from pathlib import Path
 
 import msgspec
 
+from repro_env.io.files import open_regular
 from repro_env.oci.paths import is_below
+from repro_env.runs.records import records
 from repro_env.runs.records.notes import Failure
 from repro_env.runs.start.inputs import Inputs
 from repro_env.sandbox import plan
 from repro_env.schema import redact
+from repro_env.schema.patterns import lazy
 from repro_env.store.store import Store
 
 _MAX_LINES = 8
@@ -24,18 +28,37 @@ _DEPTH = 3
 """Advice names the outermost directory with a missing file, but none with fewer components, such as /scratch/ann."""
 
 
+_NO_REPOSITORY = lazy(
+    rb"not (?:in(?:side)? )?a (?:valid )?git repo|InvalidGitRepository|NotGitRepository|no git repo|git repo\w* (?:was )?not found"
+    rb"|(?:failed|unable) to (?:find|detect|open) (?:the |a )?git repo",
+    re.IGNORECASE,
+)
+_LOG_END = 1 << 16
+"""Bytes of a log in which a failed command says why."""
+
+
+def _end_of(log: Path, directory: Path) -> bytes:
+    try:
+        with os.fdopen(open_regular(log, below=directory), "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_END))
+            return file.read(_LOG_END)
+    except OSError:
+        return b""
+
+
 class Advisor(msgspec.Struct, frozen=True):
     """A failed run and this machine. Names come from the run and are not trusted: they are only looked up and printed."""
 
     inputs: Inputs
     store: Store
 
-    def lines(self, failures: Sequence[Failure]) -> tuple[str, ...]:
-        """Return at most eight lines, each with the option or command that helps.
+    def lines(self, failures: Sequence[Failure], directory: Path) -> tuple[str, ...]:
+        """Return at most eight lines, each with the option or command that helps. `directory`: of the run, which has what it printed.
 
         The command's own arguments are checked only if the exceptions gave no advice.
         """
         lines = list(dict.fromkeys(line for failure in failures for line in self._advise(failure)))
+        lines = [*self._advise_git(directory), *lines]
         if not lines and all(failure.kind in ("path", "open") for failure in failures):
             paths = plan.named_paths(self.inputs.options.command, here=self.inputs.launch.cwd)
             lines = list(dict.fromkeys(line for path in paths for line in self._advise_path(path)))
@@ -58,6 +81,20 @@ class Advisor(msgspec.Struct, frozen=True):
             for mount in self.inputs.launch.mounts:
                 if mount.kind == "data" and is_below(os.path.normpath(name), mount.target):
                     yield f"{mount.target} is data, which is read-only in a run; to mount a writable directory: --checkpoints DIR"
+
+    def _advise_git(self, directory: Path) -> list[str]:
+        """Advise on the repository if the run printed that it misses one: git and its callers say so, whatever they raise."""
+        root, repository = self.inputs.code.path, self.inputs.repository
+        if (
+            root is None
+            or repository.mounts
+            or repository.text
+            or not any(os.path.lexists(path / ".git") for path in (root, *root.parents))
+        ):
+            return []
+        if not any(_NO_REPOSITORY.search(_end_of(path, directory)) for path in records.logs(directory)):
+            return []
+        return ["the project's .git is not in the run; to add it, with git: capture again with --with git"]
 
     def _advise_module(self, name: str) -> Iterator[str]:
         identity = self.inputs.spec.identity

@@ -41,7 +41,9 @@ def reason(path: str, copy: Path) -> str:
         return "Git would execute it or read its settings"
     dotted = [part for part in parts if part.startswith(".") and part.lower() not in _DATA]
     if dotted and (not path.startswith("/") or dotted[-1] == parts[-1]):
-        return "it is a file for a tool, as its name begins with a dot" if dotted[-1] == parts[-1] else f"{dotted[-1]} is a tool's"
+        return (
+            "it is a file for a tool, as its name begins with a dot" if dotted[-1] == parts[-1] else f"{dotted[-1]} is a tool's"
+        )
     if _NAMES.fullmatch(parts[-1]):
         return "tools find and execute a file of this name"
     if parts[-1].endswith((".py", ".so")) and not copy.exists() and any(copy.parent.glob("*.py")):

@@ -8,17 +8,70 @@ import pytest
 
 from repro_env.runs.records import toolfiles
 
-EXECUTED = """
-.git/hooks/pre-commit sub/.git/config .GIT/hooks/post-merge .git hooks/pre-push githooks/commit-msg .githooks/x .husky/pre-commit
-.github/workflows/ci.yml .gitlab-ci.yml .pre-commit-config.yaml .vscode/tasks.json .idea/workspace.xml .envrc sub/.envrc .env .bashrc
-.pdbrc .npmrc .venv/bin/python node_modules/.bin/eslint out/.devcontainer/devcontainer.json .hydra/.envrc Makefile sub/GNUmakefile
-conftest.py tests/conftest.py sitecustomize.py usercustomize.py lib/x.pth __pycache__/train.cpython-311.pyc pyproject.toml setup.py
-tox.ini package.json Dockerfile compose.yaml env/pyvenv.cfg lefthook.yml json/__init__.py repro-env.ignore /root/.bashrc /work/.git/config
-""".split()
-RESULTS = """
-weights.pt out/metrics.json checkpoints/last.ckpt .hydra/config.yaml outputs/1/.hydra/overrides.yaml .cache/hub/x.bin model/config.json
-work_dirs/config.py notes.md out/pre-trained.pt pre-commit.txt make.log data.csv run.sh bin/tool /root/.cache/hub/x /home/ann/.config/x/r.json
-""".split()
+EXECUTED = [
+    ".git/hooks/pre-commit",
+    "sub/.git/config",
+    ".GIT/hooks/post-merge",
+    ".git",
+    "hooks/pre-push",
+    "githooks/commit-msg",
+    ".githooks/x",
+    ".husky/pre-commit",
+    ".github/workflows/ci.yml",
+    ".gitlab-ci.yml",
+    ".pre-commit-config.yaml",
+    ".vscode/tasks.json",
+    ".idea/workspace.xml",
+    ".envrc",
+    "sub/.envrc",
+    ".env",
+    ".bashrc",
+    ".pdbrc",
+    ".npmrc",
+    ".venv/bin/python",
+    "node_modules/.bin/eslint",
+    "out/.devcontainer/devcontainer.json",
+    ".hydra/.envrc",
+    "Makefile",
+    "sub/GNUmakefile",
+    "conftest.py",
+    "tests/conftest.py",
+    "sitecustomize.py",
+    "usercustomize.py",
+    "lib/x.pth",
+    "__pycache__/train.cpython-311.pyc",
+    "pyproject.toml",
+    "setup.py",
+    "tox.ini",
+    "package.json",
+    "Dockerfile",
+    "compose.yaml",
+    "env/pyvenv.cfg",
+    "lefthook.yml",
+    "json/__init__.py",
+    "repro-env.ignore",
+    "/root/.bashrc",
+    "/work/.git/config",
+]
+RESULTS = [
+    "weights.pt",
+    "out/metrics.json",
+    "checkpoints/last.ckpt",
+    ".hydra/config.yaml",
+    "outputs/1/.hydra/overrides.yaml",
+    ".cache/hub/x.bin",
+    "model/config.json",
+    "work_dirs/config.py",
+    "notes.md",
+    "out/pre-trained.pt",
+    "pre-commit.txt",
+    "make.log",
+    "data.csv",
+    "run.sh",
+    "bin/tool",
+    "/root/.cache/hub/x",
+    "/home/ann/.config/x/r.json",
+]
 
 
 @pytest.mark.parametrize("path", EXECUTED)
