@@ -22,6 +22,7 @@ from repro_env.environment.python.sites import Site
 from repro_env.environment.secrets.bundles import SecretSearch
 from repro_env.environment.wheels import layers
 from repro_env.io.files import FileContents, keys_of
+from repro_env.io.http import TRIES, is_silent, may_recover, pause
 from repro_env.io.indexhttp import Session
 from repro_env.oci import conda, wheel, wheellayers
 from repro_env.oci.entry import Contents
@@ -29,7 +30,7 @@ from repro_env.oci.wheel import Installed
 from repro_env.schema import codec, redact
 from repro_env.schema.artifact import CondaPackage, Wheel
 from repro_env.schema.environment import Layout
-from repro_env.schema.errors import ArtifactError
+from repro_env.schema.errors import ArtifactError, NetworkError
 from repro_env.schema.image import Layer, LayerKind
 from repro_env.schema.spec import WheelHint
 from repro_env.schema.text import Url
@@ -87,14 +88,48 @@ IdentifiedPackage = IdentifiedArchive[CondaPackage, conda.Facts]
 Identified = Sequence[IdentifiedWheel] | Sequence[IdentifiedPackage]
 
 
-def identify_all(identify: Callable[[Item], Answer], items: Sequence[Item]) -> list[Answer]:
-    """Call `identify` for each item, with several threads. The answers are in the order of the items; an error stops the search."""
+def identify_all(identifier: Callable[[], Callable[[Item], Answer]], items: Sequence[Item]) -> list[Answer]:
+    """Identify all items, with several threads. The answers are in the order of the items.
+
+    What an index did not answer is asked again after all other items, with a new `identifier()`, as long as each round identifies
+    more. Raises the first `NetworkError` if items remain; the answers are in the cache of the next capture. Other errors stop at once.
+    """
+    answers: dict[int, Answer] = {}
+    for attempt in range(TRIES):
+        count, failures = len(answers), _ask(identifier(), items, answers)
+        if not failures:
+            break
+        error = failures[0]
+        is_last = attempt == TRIES - 1 or not may_recover(error)
+        if is_last or (len(answers) == count and (attempt > 1 or is_silent(error))):
+            kept = f"; {len(answers):,} of {len(items):,} packages are identified, and the next capture starts from there"
+            raise NetworkError(error.what, where=error.where, hint=error.hint + (kept if answers else "")) from error
+        pause(attempt + 1)
+    return [answers[number] for number in range(len(items))]
+
+
+def _ask(identify: Callable[[Item], Answer], items: Sequence[Item], answers: dict[int, Answer]) -> list[NetworkError]:
+    """Identify the items that have no answer yet. Returns the failures; stops when nothing but failures comes back."""
+    failures: list[NetworkError] = []
+    in_a_row = 0
+
+    def ask(number: int) -> None:
+        nonlocal in_a_row
+        if in_a_row < _THREADS:
+            try:
+                answers[number] = identify(items[number])
+                in_a_row = 0
+            except NetworkError as error:
+                failures.append(error)
+                in_a_row += 1
+
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="identify") as pool:
         try:
-            return list(pool.map(identify, items))
+            list(pool.map(ask, [number for number in range(len(items)) if number not in answers]))
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
+    return failures
 
 
 def why_bundled(url: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
+import random
 import re
 import threading
 import time
@@ -35,6 +36,8 @@ _PART = 1 << 14
 _DRAIN = 1 << 16
 _STEP = 1 << 17
 """Smallest number of bytes of a remote file to fetch. The last ones contain a wheel's central directory, and usually its RECORD."""
+_FIRST_PAUSE = 0.5
+"""Seconds before the first repetition of a request."""
 _RANGE = re.compile(r"bytes ([0-9]{1,18})-[0-9]{1,18}/([0-9]{1,18})", re.IGNORECASE)
 
 
@@ -121,11 +124,12 @@ Get = Callable[[dict[str, str]], AbstractContextManager[Answer]]
 """Sends a GET request with these headers."""
 
 
-def _continue(_: int) -> None:
-    pass
+def pause(failures: int) -> None:
+    """Wait before a request is repeated: half a second, twice as long after each failure, and not all threads equally long."""
+    time.sleep(min(8.0, _FIRST_PAUSE * 2.0 ** (failures - 1)) * random.uniform(0.75, 1.25))  # noqa: S311
 
 
-def download(get: Get, where: str, size: int = -1, pause: Callable[[int], None] = _continue) -> Generator[bytes, None, None]:
+def download(get: Get, where: str, size: int = -1, pause: Callable[[int], None] = pause) -> Generator[bytes, None, None]:
     """Yield the bytes of a file. A transfer that was cut off is resumed as often as each try makes progress.
 
     Only the length is checked. `get` answers with status 200 or 206. `size`: the expected size, or -1 for that of the first
@@ -205,7 +209,9 @@ class RangeFile(io.RawIOBase):
 
     def _fetch(self, numbers: str, most: int) -> tuple[int, int, bytes]:
         """Return the offset of a range, the size of the file, and the bytes of the range, at most `most`."""
-        for _ in range(TRIES):
+        for failures in range(TRIES):
+            if failures:
+                pause(failures)
             headers = {"Accept-Encoding": "identity", "Cache-Control": "no-cache", "Range": f"bytes={numbers}"}
             with self._get(headers) as answer:
                 start, size = answer.range
@@ -350,6 +356,16 @@ def is_temporary(error: BaseException) -> bool:
     """Whether another try may succeed after an error or its `NetworkError`. An invalid certificate, host name or URL stays."""
     kinds = class_names(error)
     return "OSError" in kinds and not kinds & (_MALFORMED | _NO_NAME | {"SSLCertVerificationError"})
+
+
+def may_recover(error: BaseException) -> bool:
+    """Whether the server may answer later, after an error that says nothing about the address."""
+    return not class_names(error) & (_MALFORMED | _NO_NAME | {"SSLCertVerificationError"})
+
+
+def is_silent(error: BaseException) -> bool:
+    """Whether the server did not answer at all, so that each further try takes long."""
+    return bool(class_names(error) & {"Timeout", "TimeoutError", "ConnectionRefusedError", "NewConnectionError", "ProxyError"})
 
 
 def lacks_tls(error: BaseException) -> bool:

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, cast
 import msgspec
 
 from repro_env.io.files import chunks_of, open_regular, read_regular
-from repro_env.io.http import LATER, TRIES, Answer, RangeFile, Sessions, chain, cut_error, download, network_error
+from repro_env.io.http import LATER, TRIES, Answer, RangeFile, Sessions, chain, cut_error, download, network_error, pause
 from repro_env.io.pip import build, configured, default_index
 from repro_env.schema import redact
 from repro_env.schema.errors import NetworkError
@@ -100,7 +100,9 @@ class Session:
         if path is not None:
             return _local_page(path)
         headers = {"Accept": ACCEPT, "Cache-Control": "max-age=0"}
-        for _ in range(TRIES):
+        for failures in range(TRIES):
+            if failures:
+                pause(failures)
             with self._open(url, headers, expected=(200, *ABSENT)) as answer:
                 if answer.status != 200:
                     return Page(answer.status, answer.url, "", b"")

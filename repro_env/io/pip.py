@@ -15,6 +15,9 @@ from repro_env.schema import redact
 from repro_env.schema.errors import LockError
 from repro_env.version import __version__
 
+_LONGEST_WAIT = 60.0
+"""Seconds to wait if an index asks for a pause (Retry-After). After it, the request is repeated."""
+
 
 def configured(prefix: str) -> tuple[Any, Any]:
     """Return pip's install command, and its options as set by pip's configuration."""
@@ -55,10 +58,22 @@ def build(command: Any, options: Any, *, plain: bool, indexes: Sequence[str] = (
         http.enforce_rate(session)
         for adapter in session.adapters.values():
             if (retries := getattr(adapter, "max_retries", None)) is not None:
-                adapter.max_retries = retries.new(status_forcelist={*retries.status_forcelist, 429})
+                adapter.max_retries = _limited(retries).new(status_forcelist={*retries.status_forcelist, 429, 502, 504})
     except Exception as error:  # noqa: BLE001
         raise _unusable_error(error, "install pip 24.1 to 26 in the environment of repro-env") from None
     return session
+
+
+def _limited(retries: Any) -> Any:
+    """Return pip's rule for repeated requests, with a limit on how long a server may ask to wait."""
+
+    class Limited(type(retries)):  # type: ignore[misc]  # a class of pip
+        def get_retry_after(self, response: Any) -> float | None:
+            seconds = super().get_retry_after(response)
+            return None if seconds is None else min(float(seconds), _LONGEST_WAIT)
+
+    retries.__class__ = Limited
+    return retries
 
 
 def _unusable_error(error: Exception, hint: str) -> LockError:

@@ -154,5 +154,7 @@ def test_what_is_sent_is_the_captured_code_and_edited_code_is_named(project: par
 def test_a_capture_names_what_a_clone_will_lack(project: parts.Project) -> None:
     text = project.run("capture", "--python", project.python).err
     assert re.search(r"^commit repro/: Git ignores its blobs/ \(\d+ files, \S+ .B\), so a clone lacks ", text, re.MULTILINE)
-    assert "for clones: repro-env push REGISTRY/NAME, and commit repro/remote.json; or send them repro-env pack repro FILE" in text
+    assert (
+        "for clones: repro-env push REGISTRY/NAME, and commit repro/remote.json; or send them repro-env pack repro FILE" in text
+    )
     assert len(text.splitlines()) <= 4

@@ -171,3 +171,27 @@ def test_indexes_and_locked_files_of_uv_are_sources_without_any_setting_of_pip(g
     assert sorted(set(requests)) == ["/simple/fastlib/", "/simple/pinned/"]
     written = b"".join(path.read_bytes() for path in (made.directory / "repro").rglob("*") if path.is_file())
     assert b"open-sesame-1" not in written + done.out.encode() + done.err.encode()
+
+
+def test_dropped_connections_are_repeated_and_what_was_proven_is_kept(tmp_path: Path, ground: Path) -> None:
+    """A reset without an answer, half of a page and half of a file; then an index that never answers for one package."""
+    with Index(tmp_path / "index") as index:
+        names = [f"demo{number}" for number in range(6)]
+        made = [fake.make(index.directory, name) for name in names]
+        python = parts.venv(
+            tmp_path / "project" / ".venv", *names, pip=["--no-index", "--find-links", str(index.directory)], own_pip=False
+        )
+        project = parts.project(tmp_path / "project", python, tmp_path / "store")
+        env = through(index, "mirror.test", tmp_path / "caches")
+        index.fail("/simple/demo1/", "reset", times=3)  # pip tries twice
+        index.fail("/simple/demo2/", "cut", times=2)
+        index.fail(made[3].name, "cut", times=2)
+        index.fail("/simple/demo4/", 503, times=3)
+        index.fail("/simple/demo5/", 401, times=99)
+        failed = project.run("capture", "--python", python, env=env, code=10)
+        assert "5 of 6 packages are identified, and the next capture starts from there" in failed.err
+        index.heal()
+        before = len(index.asked)
+        answer = json.loads(project.run("capture", "--python", python, "--json", env=env).out)
+        assert answer["proven"] == 6
+        assert {asked.path.split("/")[2].partition("-")[0] for asked in index.asked[before:]} == {"demo5"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from repro_env.environment.archives import IdentifiedWheel, downloadable, existing_file, identify_all, why_bundled
 from repro_env.oci.wheel import Facts
 from repro_env.schema.artifact import Wheel
-from repro_env.schema.errors import ArtifactError
+from repro_env.schema.errors import ArtifactError, NetworkError
 from repro_env.schema.spec import WheelHint
 from repro_env.store.store import Store
 
@@ -57,9 +59,57 @@ def test_an_archive_is_bundled_if_its_url_cannot_be_recorded(url: str, why: str)
 
 
 def test_answers_are_in_the_order_of_the_items_and_an_error_is_raised() -> None:
-    assert identify_all(str, range(30)) == [str(number) for number in range(30)]
+    assert identify_all(lambda: str, range(30)) == [str(number) for number in range(30)]
     with pytest.raises(ValueError, match="x"):
-        identify_all(int, ["1", "x", "2"])
+        identify_all(lambda: int, ["1", "x", "2"])
+
+
+class Flaky:
+    """Answers with the item, after `failures[item]` errors."""
+
+    def __init__(self, failures: dict[int, int], error: Exception | None = None) -> None:
+        self.failures, self.rounds, self.asked = failures, 0, 0
+        self.error = error or ConnectionResetError()
+
+    def __call__(self) -> Callable[[int], int]:
+        self.rounds += 1
+        return self.ask
+
+    def ask(self, item: int) -> int:
+        self.asked += 1
+        if self.failures.get(item, 0):
+            self.failures[item] -= 1
+            raise NetworkError("broken off", where=f"item {item}", hint="try again") from self.error
+        return item
+
+
+@pytest.fixture
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("repro_env.environment.archives.pause", lambda _: None)
+
+
+@pytest.mark.usefixtures("_at_once")
+def test_what_an_index_did_not_answer_is_asked_again_after_the_others() -> None:
+    flaky = Flaky({3: 2, 7: 1})
+    assert identify_all(flaky, range(30)) == list(range(30))
+    assert (flaky.rounds, flaky.asked) == (3, 33)
+    assert identify_all(Flaky({0: 1}), range(1)) == [0]
+
+
+@pytest.mark.usefixtures("_at_once")
+def test_the_search_ends_when_nothing_more_is_identified() -> None:
+    flaky = Flaky({5: 99})
+    with pytest.raises(NetworkError, match="item 5: broken off") as caught:
+        identify_all(flaky, range(30))
+    assert caught.value.hint == "try again; 29 of 30 packages are identified, and the next capture starts from there"
+    assert flaky.rounds == 3
+    for error in (ConnectionRefusedError(), socket.gaierror()):
+        flaky = Flaky(dict.fromkeys(range(1000), 99), error)
+        with pytest.raises(NetworkError) as caught:
+            identify_all(flaky, range(1000))
+        assert caught.value.hint == "try again"
+        assert flaky.rounds == 1
+        assert flaky.asked < 30, "an index that does not answer is not asked for each of a thousand packages"
 
 
 def test_a_file_counts_only_while_it_has_the_same_bytes(tmp_path: Path) -> None:

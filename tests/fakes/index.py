@@ -11,7 +11,9 @@ import hashlib
 import html
 import json
 import re
+import socket
 import ssl
+import struct
 import sys
 import threading
 from collections.abc import Iterator
@@ -57,6 +59,8 @@ class Index:
     """Certificate and key: then `url` is https, and it is no proxy."""
     down: set[str] = field(default_factory=set)
     """Host names that do not answer (the proxy says 502)."""
+    retry_after: int = 0
+    """Seconds to wait that answers with a status of `fail` ask for; none if 0."""
     asked: list[Asked] = field(default_factory=list)
     connections: set[tuple[str, int]] = field(default_factory=set)
     """Addresses that asked: one for each connection."""
@@ -92,8 +96,14 @@ class Index:
         return f"{'https' if self.tls else 'http'}://{user}{self.proxy.removeprefix('http://')}/simple"
 
     def fail(self, ending: str, how: int | str, times: int = 1) -> None:
-        """The next `times` answers for paths with this ending go wrong: a status, `cut` (half of the body) or `wrong` (other bytes)."""
+        """The next `times` answers for paths with this ending go wrong: a status, `cut` (half of the body), `reset` (of the connection, without
+        an answer) or `wrong` (other bytes)."""
         self._faults += [(ending, how)] * times
+
+    def heal(self) -> None:
+        """No further answer goes wrong."""
+        with self._lock:
+            self._faults.clear()
 
     def fault(self, path: str) -> int | str | None:
         with self._lock:
@@ -153,7 +163,11 @@ class _Handler(BaseHTTPRequestHandler):
         if host in self.index.down:
             self._answer(host, path, 502, b"")
         elif isinstance(fault, int):
-            self._answer(host, path, fault, b"")
+            self._answer(host, path, fault, b"", {"Retry-After": str(self.index.retry_after)} if self.index.retry_after else {})
+        elif fault == "reset":
+            self.index.asked.append(Asked(host, path, self.headers.get("Range", ""), 0))
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.close_connection = True
         elif self.index.auth and not self._known():
             self._answer(host, path, 401, b"", {"WWW-Authenticate": 'Basic realm="tests"'})
         elif match := re.fullmatch(r"/simple/([^/]+)/", path):

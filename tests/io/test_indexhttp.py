@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 import threading
+import time
 import zipfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +24,11 @@ from repro_env.schema.errors import LockError, NetworkError
 from tests.fakes import wheels
 from tests.fakes.index import Index, configured
 from tests.io.test_registryhttp import server
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("repro_env.io.http._FIRST_PAUSE", 0.01)
 
 
 @pytest.fixture
@@ -128,6 +134,25 @@ def test_a_request_is_repeated_after_too_many_requests(index: Index, monkeypatch
     index.fail("/demo/", 429)
     with configured(monkeypatch), Session() as session:
         assert session.get_page(f"{index.url}/demo/").status == 200
+
+
+@pytest.mark.parametrize("status", [502, 504])
+def test_a_request_is_repeated_after_an_error_of_a_gateway(index: Index, monkeypatch: pytest.MonkeyPatch, status: int) -> None:
+    wheels.make(index.directory, "demo")
+    index.fail("/demo/", status)
+    with configured(monkeypatch), Session() as session:
+        assert session.get_page(f"{index.url}/demo/").status == 200
+
+
+def test_a_server_may_ask_for_a_pause_but_not_for_an_hour(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheels.make(index.directory, "demo")
+    monkeypatch.setattr("repro_env.io.pip._LONGEST_WAIT", 1.5)
+    index.retry_after = 3600
+    index.fail("/demo/", 503)
+    began = time.monotonic()
+    with configured(monkeypatch), Session() as session:
+        assert session.get_page(f"{index.url}/demo/").status == 200
+    assert 1.4 < time.monotonic() - began < 30
 
 
 def test_a_page_that_was_cut_off_is_fetched_again(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:

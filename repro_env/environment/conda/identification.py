@@ -57,7 +57,7 @@ def identify(
         return (), ()
     label = f"identifying {len(meta.records):,} conda packages"
     with tell.progress(0, label), Session(prefix=site.layout.prefix) as session:
-        answers = archives.identify_all(_Identifier(session, site, store, environ).identify, meta.records)
+        answers = archives.identify_all(lambda: _Identifier(session, site, store, environ).identify, meta.records)
     tell.detail(f"{len(meta.records)} conda packages in {site.prefix}")
     identified = tuple(answer for answer in answers if not isinstance(answer, str))
     sizes = {file.path: file.size for file in site.found}

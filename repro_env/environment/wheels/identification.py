@@ -64,7 +64,7 @@ def identify(
     """
     label = f"identifying {len(distributions):,} distributions"
     with tell.progress(0, label), Session(prefix=layout.prefix, sources=sources) as session:
-        answers = archives.identify_all(_Identifier(session, layout, store).identify, distributions)
+        answers = archives.identify_all(lambda: _Identifier(session, layout, store).identify, distributions)
     wheels = []
     for dist, (identified, why) in zip(distributions, answers, strict=True):
         if identified is None:

@@ -47,7 +47,7 @@ def reason(path: str, copy: Path) -> str:
     if _NAMES.fullmatch(parts[-1]):
         return "tools find and execute a file of this name"
     if parts[-1].endswith((".py", ".so")) and not copy.exists() and any(copy.parent.glob("*.py")):
-        return "Python code beside it could import it"
+        return "Python code next to it could import it"
     directory = os.path.realpath(copy.parent)
     if directory in {os.path.realpath(entry) for entry in os.environ.get("PATH", "").split(":") if entry}:
         return "its directory is on PATH"

@@ -70,7 +70,7 @@ def check(command: Sequence[str], code: SourceDirectory, *, here: Path, workspac
 
 
 def _similar(file: Path) -> list[str]:
-    """Return the name beside a missing file that is most like its name."""
+    """Return the name in the directory of a missing file that is most like its name."""
     import difflib
 
     names = os.listdir(file.parent) if file.parent.is_dir() else []  # noqa: PTH208
