@@ -23,15 +23,15 @@ _WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 
 def script_of(command: Sequence[str]) -> str:
     """Return the path of the file that a command starts, as typed; empty if the words do not tell it."""
-    first, rest = command[0], list(command[1:])
+    first, words = command[0], list(command[1:])
     if _PYTHON.fullmatch(first):
-        while rest and rest[0].startswith("-") and not re.match(r"-[a-zA-Z]*[mc]|-$", rest[0]):
-            del rest[: 2 if rest[0] in _WITH_VALUE else 1]
-        return rest[0] if rest and not rest[0].startswith("-") else ""
+        while words and words[0].startswith("-") and not re.match(r"-[a-zA-Z]*[mc]|-$", words[0]):
+            del words[: 2 if words[0] in _WITH_VALUE else 1]
+        return words[0] if words and not words[0].startswith("-") else ""
     if _SHELL.fullmatch(first):
-        return rest[0] if rest and rest[0].endswith(".sh") else ""
+        return words[0] if words and words[0].endswith(".sh") else ""
     if _LAUNCHER.fullmatch(first):
-        words = rest[: rest.index("-m")] if "-m" in rest else rest
+        words = words[: words.index("-m")] if "-m" in words else words
         return next((word for word in words if word.endswith(".py") and not word.startswith("-")), "")
     return first if first.endswith(".py") or "/" in first else ""
 
