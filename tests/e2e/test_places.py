@@ -93,3 +93,19 @@ def test_environments_are_made_and_captured_inside_an_image(tmp_path: Path) -> N
     assert inside.returncode == 0, inside.stderr
     outer, inner = (json.loads((directory / name / "spec.json").read_text()) for name in ("repro", "inside"))
     assert inner["observed"]["system_packages"] == outer["observed"]["system_packages"]
+
+
+def test_scripts_of_a_moved_environment_are_named(tmp_path: Path) -> None:
+    """Their first lines keep the old path, so they do not start on the host either."""
+    directory = tmp_path / "moved"
+    python = parts.venv(tmp_path / "made/.venv", own_pip=False)
+    script = python.with_name("tool")
+    script.write_text(f"#!{python}\nprint('hi')\n")
+    script.chmod(0o755)
+    (tmp_path / "made").rename(directory)
+    project = parts.project(directory, directory / ".venv/bin/python", tmp_path / "store")
+    project.capture()
+    (line,) = (line for line in project.run("show").out.splitlines() if "bin/tool" in line and "first line" in line)
+    assert f"names {python}, which does not exist" in line
+    (directory / "work.py").write_text("import subprocess\nsubprocess.run(['tool'], check=True)\n")
+    assert "tool is in the environment, but what its first line names is not" in project.run("exec", "work.py", code=1).err

@@ -130,16 +130,24 @@ def _missing_programs(live: LiveEnvironment) -> Iterator[str]:
     image_paths = live.lower_entries
     own = [directory for site in live.sites for directory in (str(site.prefix), real(str(site.prefix)))]
     starting: dict[str, list[str]] = {}
+    broken: dict[str, list[str]] = {}
     for site in live.sites:
         directory = site.prefix / site.layout.scripts
         for file in site.found:
             if file.kind != "file" or not file.executable or file.path.rpartition("/")[0] != site.layout.scripts:
                 continue
             program = script_interpreter(str(site.prefix / file.path))
-            if not program or within(program, own) or (directory / Path(program).name).exists():
+            if program and not os.path.exists(program):  # noqa: PTH110
+                broken.setdefault(program, []).append(file.path)
+            elif not program or within(program, own) or (directory / Path(program).name).exists():
                 continue
-            if inside(real(program)) not in image_paths:
+            elif inside(real(program)) not in image_paths:
                 starting.setdefault(program, []).append(file.path)
+    for program, scripts in sorted(broken.items()):
+        yield redact.line(
+            f"{shorten(sorted(scripts))}: the first line names {program}, which does not exist, so they start neither here nor in a "
+            "run; if the environment was moved, make it again where it is now"
+        )
     for program, scripts in sorted(starting.items()):
         verb = "starts" if len(scripts) == 1 else "start"
         yield redact.line(

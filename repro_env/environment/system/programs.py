@@ -45,7 +45,7 @@ def find(system: Database, name: str) -> tuple[Program, ...]:
             raise UsageError(f"{name} is neither a program nor a package of this machine", where=f"--with {name}", hint=hint)
         return (Program(package=package),)
     programs = [Program(chain(path))]
-    while len(programs) <= _MAX_DEPTH and (command := script_interpreter(programs[-1].file)):
+    while len(programs) <= _MAX_DEPTH and (command := script_interpreter(programs[-1].file)) and Path(command).is_file():
         programs.append(Program(chain(command)))
     return tuple(programs)
 
@@ -62,9 +62,9 @@ def _directory(system: Database, path: str, name: str) -> Program:
 
 
 def script_interpreter(path: str) -> str:
-    """The interpreter of a script, looked up through env(1) if the script does so.
+    """The absolute path of the interpreter of a script, looked up through env(1) if the script does so.
 
-    Empty for other files, or if it is not installed.
+    It need not exist. Empty for other files, and if env(1) finds none.
     """
     try:
         with open(path, "rb") as file:  # noqa: PTH123
@@ -79,4 +79,4 @@ def script_interpreter(path: str) -> str:
         command = shutil.which(arguments[0], path=SYSTEM_PATH) if arguments else None
     else:
         command = words[0] if words else None
-    return command if command and command.startswith("/") and Path(command).is_file() else ""
+    return command if command and command.startswith("/") else ""

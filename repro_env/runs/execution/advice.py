@@ -68,6 +68,8 @@ class Advisor(msgspec.Struct, frozen=True):
         name, options = failure.what, self.inputs.options
         if failure.kind == "host" and not options.network:
             yield "the run has no network; to allow it: --network"
+        elif failure.kind == "program" and name and "/" not in name and os.path.lexists(self._in_environment(name)):
+            yield f"{name} is in the environment, but what its first line names is not; if the environment was moved, make it again"
         elif failure.kind == "program" and name and "/" not in name and shutil.which(name, path=options.environ.get("PATH")):
             yield f"{name} is not in the image; to add it, capture again with --with {shlex.quote(name)}"
         elif failure.kind == "module" and all(part.isidentifier() for part in name.split(".")):
@@ -95,6 +97,11 @@ class Advisor(msgspec.Struct, frozen=True):
         if not any(_NO_REPOSITORY.search(_end_of(path, directory)) for path in records.logs(directory)):
             return []
         return ["the project's .git is not in the run; to add it, with git: capture again with --with git"]
+
+    def _in_environment(self, name: str) -> str:
+        """The path on this machine of a program of the environment."""
+        layout = self.inputs.spec.identity.layout
+        return f"{self._on_host(layout.prefix)}/{layout.scripts}/{name}"
 
     def _advise_module(self, name: str) -> Iterator[str]:
         identity = self.inputs.spec.identity
