@@ -108,7 +108,7 @@ def command(
 
     A difference has a reason in three cases: each value belongs to its own run (a time between its start and end, its run ID,
     directory or host name, a random ID that it drew), a known library writes the field, or you accept the difference with --ignore.
-    Durations and speeds count as different until you accept them. The expected level is printed before the run starts.
+    Durations and speeds count as different until you accept them, except in progress bars that the command prints. The expected level is printed before the run starts.
 
     \b
       --ignore FILE                 ignore the file: a path, a name, a directory or a pattern

@@ -75,6 +75,8 @@ class Change(Frozen, frozen=True, kw_only=True):
     """The position in words: `line 12`."""
     time: bool = False
     """Whether the format defines the field as a time of writing."""
+    elapsed: tuple[int, int] | None = None
+    """If only the times and speeds of a progress bar differ: the most seconds that the bars of both runs show."""
 
     @property
     def position(self) -> str:

@@ -71,10 +71,15 @@ def all_fields() -> tuple[Field, ...]:
 
 
 def random_names(paths: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """Return (name, its meaning) for all random names of libraries in the paths of a run."""
-    return tuple(
+    """Return (name, its meaning) for all random names of libraries in the paths of a run.
+
+    Lightning's progress bar shows the last four characters of such a name as `v_num`.
+    """
+    names = [
         (name, f"{field.reason}, number {number}") for field in all_fields() for number, name in enumerate(field.names(paths))
-    )
+    ]
+    ends = [(f"v_num{sign}{name[-4:]}", f"the end of {what}") for name, what in names for sign in ("=", ": ")]
+    return tuple(dict.fromkeys([*names, *ends]))
 
 
 @cache

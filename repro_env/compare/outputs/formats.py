@@ -10,13 +10,13 @@ import struct
 import zlib
 from collections.abc import Iterator, Sequence
 
-from repro_env.compare.outputs import jsonvalues, tensorboard
+from repro_env.compare.outputs import jsonvalues, progress, tensorboard
 from repro_env.compare.outputs.comparison import PACKED, Change, PairNames, Reader, Reading
 
 LARGEST = 64 << 20
 """The largest file that is read, in bytes."""
-_CONTROL = re.compile("[\0-\x08\x0e-\x1a\x1c-\x1f]")
-"""Characters that text files do not have. A file with one of them is binary even if it is valid UTF-8."""
+_CONTROL = re.compile("[\0-\x07\x0e-\x1a\x1c-\x1f]")
+"""Characters that text files do not have; progress bars have backspaces. A file with one of them is binary even if it is valid UTF-8."""
 _GZIP = b"\x1f\x8b"
 _JSON = (".json", ".jsonl", ".ndjson", ".ipynb")
 _TABLES = (".csv", ".tsv")
@@ -49,7 +49,8 @@ def read(path: str, left: bytes, right: bytes, pair_names: PairNames) -> Reading
         return _reading("json", changes)
     if name.endswith(_TABLES) and (changes := _changes_of_table(path, then, now)) is not None:
         return _reading("table", changes)
-    return Reading("text", _changes_of_text(then, now))
+    changes = progress.changes(then, now)
+    return Reading("text", _changes_of_text(then, now) if changes is None else changes)
 
 
 def _reading(by: Reader, changes: Sequence[Change]) -> Reading:

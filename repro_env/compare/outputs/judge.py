@@ -9,7 +9,7 @@ from itertools import chain
 
 from msgspec.structs import replace
 
-from repro_env.compare.outputs import evidence, tensors
+from repro_env.compare.outputs import evidence, progress, tensors
 from repro_env.compare.outputs.comparison import (
     MOST_IGNORED,
     PACKED,
@@ -141,6 +141,8 @@ class Judge:
         """`fields`: the entries of the library list for this file. `answer`: the tensors that differ."""
         rules = [_Rule(ignore, ignore.reason, "user") for ignore in self._ignores if ignore.matches_file(file.path)]
         rules += [_Rule(ignore, field.reason, "library", field) for field in fields for ignore in field.ignores]
+        if file.kind == "console":
+            rules.append(_Rule(Ignore("*", progress.PLACE), "times and speeds of a progress bar", "evidence"))
         strict = self._strict(file)
         found = reading.changes if reading.changes or answer.unequal else [PACKED]
         reasons = [self._explain(change, rules, strict=strict) for change in found]
@@ -172,17 +174,23 @@ class Judge:
         """Return the reasons for a difference; empty if it counts."""
         then, now = change.then, change.now
         for rule in rules:
+            if rule.by != "user" and change.elapsed is not None and not self._is_possible(*change.elapsed):
+                continue
             if change.place and rule.ignore.matches_place(change.place) and self._applies(rule, then, now):
                 return [Ignored(change.position, then or "", now or "", rule.reason, rule.by)]
         if then is None or now is None:
             return []
         if not change.place or _BYTES.fullmatch(change.place):
             return self._explain_line(change.position, then, now, rules, strict=strict)
-        if strict or then.startswith(_CUT) or now.startswith(_CUT):
+        if strict or change.elapsed is not None or then.startswith(_CUT) or now.startswith(_CUT):
             return []
         if change.time:
             return [Ignored(change.position, then, now, "a field that the format defines as a time", "evidence")]
         return self._by_evidence(change.position, then, now)
+
+    def _is_possible(self, then: int, now: int) -> bool:
+        """Whether what the progress bars of both runs count is not longer than these runs."""
+        return all(seconds <= run.ended - run.started + 1 for seconds, run in ((then, self._left), (now, self._right)))
 
     def _explain_line(self, position: str, then: str, now: str, rules: Sequence[_Rule], *, strict: bool) -> list[Ignored]:
         """Return the reasons for the difference between two lines, first by the rules, and by evidence for all others."""
