@@ -27,6 +27,7 @@ _RUNNING = {"RUNNING", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOP
 _FORGOTTEN = State(phase="forgotten", text="Slurm does not know the job any more")
 _LAUNCH_FAILED = "0:53"
 """The exit code of a job whose output files slurmd cannot open."""
+_NO_FILES = "the node cannot open the job's output files: put the runs on a file system that the nodes share (--runs DIR)"
 _HELD = "launch_failed_requeued_held"
 _FIELDS = ("JobArrayID", "State", "Reason", "exit_code", "Command")
 """What squeue prints of each job. `Command` is the job script."""
@@ -234,7 +235,7 @@ class Slurm(Engine):
                 found |= parse_accounting(done.stdout.decode("utf-8", "replace"), lost) if not done.code else {}
         except EngineError as error:
             return dict.fromkeys(jobs, State(phase="unknown", text=error.what))
-        return {directory: found.get(directory, _FORGOTTEN) for directory in jobs}
+        return {directory: _explain(found.get(directory, _FORGOTTEN), directory) for directory in jobs}
 
     def largest_array(self) -> int:
         """Return how many tasks an array job can have; 0 if Slurm does not say so. Raises `EngineError`."""
@@ -353,12 +354,18 @@ def _state(state: str, reason: str, code: str, job: str) -> State:
     if phase != "ended":
         return State(phase=phase, text=text)
     if code == _LAUNCH_FAILED:
-        hint = "the node cannot open the job's output files: put the runs on a file system that the nodes share (--runs DIR)"
-        return State(phase=phase, text=text, hint=hint, exit_code=RunError.exit_code)
+        return State(phase=phase, text=text, hint=_NO_FILES, exit_code=RunError.exit_code)
     status, _, signal = code.partition(":")
     numbers = [int(number) if number.isdecimal() else 0 for number in (status, signal)]
     number = numbers[0] or (128 + numbers[1] if numbers[1] else 0)
     return State(phase=phase, text=text, exit_code=number if number or state == "COMPLETED" else 1)
+
+
+def _explain(state: State, directory: Path) -> State:
+    """Add a hint to the state of a job that has ended without its output files. Slurm 24.11 starts its script all the same."""
+    if state.exit_code != RunError.exit_code or state.hint or (directory / STDERR).exists():
+        return state
+    return State(phase=state.phase, text=state.text, hint=_NO_FILES, exit_code=state.exit_code)
 
 
 def _message(done: process.Done) -> str:

@@ -230,6 +230,13 @@ def test_slurm_is_asked_once_for_several_jobs_and_its_accounting_for_those_that_
     assert ["--jobs=7,9_1,10,11" in asked[0], "--jobs=10,11" in asked[1], len(asked)] == [True, True, 2]
 
 
+def test_a_job_that_failed_without_its_output_files_has_a_hint(tmp_path: Path) -> None:
+    environ = program(tmp_path / "bin", "squeue", f"echo '7|FAILED|NonZeroExitCode|{16 << 8}|{tmp_path}/job.sh|'")
+    assert "the node cannot open the job's output files" in Slurm(tmp_path, environ).state("7").hint
+    (tmp_path / slurm.STDERR).touch()
+    assert Slurm(tmp_path, environ).state("7") == State(phase="ended", text="failed", exit_code=16)
+
+
 def test_a_job_that_slurmctld_has_forgotten_is_looked_up_in_the_accounting(tmp_path: Path) -> None:
     environ = program(tmp_path / "bin", "squeue", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
     program(tmp_path / "bin", "sacct", "echo '7|CANCELLED by 1000|0:15'")
