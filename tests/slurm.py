@@ -38,6 +38,7 @@ SlurmdLogFile={root}/slurmd-%n.log
 StateSaveLocation={root}/state
 SlurmdSpoolDir={root}/spool-%n
 SlurmdTimeout=15
+MessageTimeout=4
 Prolog={root}/prolog
 PlugStackConfig={root}/plugstack.conf
 ProctrackType=proctrack/linuxproc

@@ -247,7 +247,7 @@ def wait(
                 answered = time.monotonic()
                 if state.text != before.text and state.phase != "ended":
                     tell(f"job {job}: {state.text}")
-                    if state.hint:
+                    if state.hint and state.exit_code is None:
                         tell(f"hint: {state.hint}")
             due, pause = time.monotonic() + pause, min(pause * 1.5, _LAST)
         write(*engine.logs(job))

@@ -66,7 +66,8 @@ def run(options: Mapping[str, Any], command: Sequence[str], arguments: dict[str,
     waited = jobs.wait(submitted, jobs.engine_of(submitted, os.environ), write=_write, tell=tell)
     last = waited.submitted.runs[-1] if waited.submitted.runs else None
     if last is None or last.end is None:
-        tell.warn(f"the job ended without the record of the end of a run: {waited.state.text}")
+        what = "the job ended" if waited.state.phase == "ended" else f"job {submitted.job} is not waited for any longer,"
+        tell.warn(f"{what} without the record of the end of a run: {waited.state.text}")
         if waited.state.hint:
             tell.warn(f"hint: {waited.state.hint}")
     messages.answer_in_json({"run": last, "job": submitted.job, "state": waited.state})

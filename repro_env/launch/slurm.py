@@ -290,10 +290,10 @@ def parse_jobs(text: str, jobs: Mapping[Path, str]) -> dict[Path, State]:
 
     The job script tells jobs apart: their numbers start again at some time, and another cluster has the same ones.
     """
-    rows = [line.split("|") for line in text.splitlines() if line.count("|") >= len(_FIELDS) - 1]
+    rows = [line.removesuffix("|").split("|", len(_FIELDS) - 1) for line in text.splitlines() if line.count("|") >= len(_FIELDS)]
     states = [
         (number, _state(state, reason.replace(" ", "_"), _code(code), number), Path(script).parent)
-        for number, state, reason, code, script, *_ in rows
+        for number, state, reason, code, script in rows
     ]
 
     def is_script(place: Path, directory: Path, job: str) -> bool:

@@ -138,7 +138,8 @@ def test_a_job_that_does_not_start_without_help_ends_the_wait(tmp_path: Path) ->
     tell = Lines()
     waited, _ = wait(tmp_path, Fake(PENDING, held), tell)
     assert waited.exit_code == 16
-    assert tell.lines[-2:] == ["job 12: pending (launch_failed_requeued_held)", "hint: release it"]
+    assert tell.lines == ["job 12: pending (Resources)", "job 12: pending (launch_failed_requeued_held)"]
+    assert waited.state.hint == "release it"  # the caller reports it
 
 
 def test_the_last_state_of_a_job_is_kept_until_its_run_starts(tmp_path: Path) -> None:

@@ -117,6 +117,7 @@ def test_a_job_runs_in_the_image_on_the_node_and_its_output_comes_home(cluster: 
     assert done.out.startswith("starting at 0 \n")
     assert "to stderr\n" in done.err
     assert "SLURM_" not in done.err
+    assert "HYDRA_" not in done.err  # set by Slurm 24.11
     answer = json.loads(done.out.splitlines()[-1])
     record = cluster.record(answer["run"]["start"]["id"])
     assert record["start"]["job"] == {"engine": "slurm", "id": answer["job"], "node": NODE, "restarts": 0}

@@ -116,7 +116,9 @@ def job_lines(submitted: Submitted, state: State) -> Iterator[str]:
     yield f"in        {submission.start.cwd}"
     yield f"submitted {submission.start.started}"
     yield f"job       {submission.engine} {submitted.job or '(unknown)'}"
-    yield f"state     {before_start(state, submitted)}" + (f", exit {state.exit_code}" if state.exit_code is not None else "")
+    yield f"state     {before_start(state, submitted)}" + (
+        f", exit {state.exit_code}" if state.phase == "ended" and state.exit_code is not None else ""
+    )
     if state.hint:
         yield f"          {state.hint}"
     yield f"image     {submission.start.image}"
