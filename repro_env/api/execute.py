@@ -25,6 +25,7 @@ from repro_env.compare.preflight.check import facts_of
 from repro_env.delivery.builder import layers
 from repro_env.io import package
 from repro_env.io.files import remove_tree, walk
+from repro_env.io.patience import PATIENCE
 from repro_env.runs.execution import bytecode, imageprogram
 from repro_env.runs.execution.advice import Advisor
 from repro_env.runs.execution.streams import silent
@@ -103,13 +104,16 @@ class FinishedRun(msgspec.Struct, frozen=True):
     """What the user can do about the failure: one line each."""
     own: Outcome | None = None
     """The outcome of this process, if it shares the run with others."""
+    stopped: int = 0
+    """The signal that came while the outputs were read, so that they are not all recorded; or 0."""
     is_last: bool = True
     """Whether this process recorded the end of the run. If not, `end` has only what this process knows, and others still run."""
 
     @property
     def status(self) -> int:
         """The exit code of `exec`."""
-        return (self.own or self.end.outcome).status
+        status = (self.own or self.end.outcome).status
+        return 128 + self.stopped if self.stopped and not status else status
 
 
 def execute(
@@ -320,7 +324,7 @@ def _run_shared(
         raise
     failures = noted.read(Path(inputs.launch.notes) / plan.notes_file(member)).failures if outcome.exit_code else ()
     process = msgspec.structs.replace(process, exit_code=outcome.exit_code, signal=outcome.signal, seconds=round(seconds, 3))
-    with ignored_signals():
+    with deferred_signals():
         if _is_last(place, gathering, options, process, outcome):
             done = _record_end_of_all(inputs, recording, place, store, tell)
         else:
@@ -604,7 +608,7 @@ def _run(inputs: Inputs, backend: Runner, store: Store, tell: Tell) -> FinishedR
     except ReproEnvError:
         recording.discard()
         raise
-    with ignored_signals():
+    with deferred_signals():
         return _record_end(inputs, recording, outcome, seconds, store, tell)
 
 
@@ -666,6 +670,11 @@ def _record_end(
             processes=processes,
             store=store,
         )
+        if stopped := PATIENCE.ended_by:
+            end = msgspec.structs.replace(end, outcome=msgspec.structs.replace(end.outcome, interrupted=stopped))
+            tell.warn(
+                f"{signal_name(stopped)} came while the outputs were read: the record is not complete, and names what is missing"
+            )
         failures = noted.of_run(Path(launch.notes)).failures if outcome.exit_code else ()
         with contextlib.suppress(OSError):
             remove_tree(Path(launch.notes))
@@ -680,7 +689,7 @@ def _record_end(
             recording.close()
             if outcome.exit_code == 0:  # otherwise, the exit code of the command is more important
                 raise
-    return FinishedRun(recording.directory, start, end, failures=failures)
+    return FinishedRun(recording.directory, start, end, failures=failures, stopped=stopped)
 
 
 def signal_name(number: int) -> str:
@@ -715,7 +724,7 @@ def _ended_by_sigterm() -> Iterator[None]:
 
     try:
         old = signal.signal(signal.SIGTERM, end)
-    except ValueError:  # as in `ignored_signals`
+    except ValueError:  # as in `deferred_signals`
         yield
         return
     try:
@@ -725,18 +734,23 @@ def _ended_by_sigterm() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def ignored_signals() -> Iterator[None]:
-    """Ignore signals while a run is recorded: a second Ctrl-C must not lose the record of the run that the first one stopped."""
+def deferred_signals() -> Iterator[None]:
+    """Let no signal end this process while a run is recorded: a second Ctrl-C must not lose the record of the run.
 
-    def ignore(number: int, frame: object) -> None:
-        """Do nothing: the command has already ended."""
+    Outputs that are not read two seconds after SIGINT, SIGTERM, SIGHUP or SIGQUIT are recorded by name.
+    """
+
+    def defer(number: int, frame: object) -> None:  # noqa: ARG001
+        if number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+            PATIENCE.limit(number)
 
     try:
-        old = {number: signal.signal(number, ignore) for number in sorted(FORWARDED)}
+        old = {number: signal.signal(number, defer) for number in sorted(FORWARDED)}
     except ValueError:  # signal handlers can be set only in the main thread
         old = {}
     try:
         yield
     finally:
+        PATIENCE.restore()
         for number, handler in old.items():
             signal.signal(number, handler)

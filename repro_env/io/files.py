@@ -17,10 +17,12 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from repro_env.io.patience import PATIENCE
 from repro_env.schema.errors import ArtifactError, CaptureError, DiskError
 
 CHUNK = 1 << 20
 """Bytes per read."""
+_ZEROS = bytes(CHUNK)
 Kind = Literal["file", "dir", "link", "other"]
 Key = tuple[int, int, int, int, int]
 """(device, inode, size, mtime in ns, ctime in ns). While the key stays the same, so does the content."""
@@ -276,10 +278,38 @@ def sha256_of(path: Path, *, below: Path | None = None) -> str:
 
 
 def chunks_of(path: Path, *, below: Path | None = None) -> Iterator[bytes]:
-    """Yield the bytes of a file. Raises `OSError` as `open_regular`, at the first chunk."""
+    """Yield the bytes of a file; its holes are not read. Raises `OSError` as `open_regular`, and as `Patience.check`."""
     with os.fdopen(open_regular(path, below=below), "rb", buffering=0) as file:
-        while chunk := file.read(CHUNK):
-            yield chunk
+        handle, position = file.fileno(), 0
+        for start, end in data_ranges(handle):
+            while position < start:  # a hole
+                PATIENCE.check()
+                yield _ZEROS[: start - position]
+                position += min(len(_ZEROS), start - position)
+            os.lseek(handle, position, os.SEEK_SET)
+            PATIENCE.check()
+            while position < end and (chunk := file.read(min(CHUNK, end - position))):
+                position += len(chunk)
+                yield chunk
+                PATIENCE.check()
+
+
+def data_ranges(handle: int) -> Iterator[tuple[int, int]]:
+    """Yield where an open file has data: start and end. It has holes between them. The last range has no end (`sys.maxsize`)."""
+    facts = os.fstat(handle)
+    if facts.st_blocks * 512 >= facts.st_size:  # no file with holes
+        yield 0, sys.maxsize
+        return
+    end = 0
+    while end < facts.st_size:
+        try:
+            start = os.lseek(handle, end, os.SEEK_DATA)
+            end = os.lseek(handle, start, os.SEEK_HOLE)
+        except OSError as error:
+            # ENXIO: there is a hole until the end. Other errors: the file system does not know holes.
+            yield facts.st_size if error.errno == errno.ENXIO else end, sys.maxsize
+            return
+        yield start, end if end < facts.st_size else sys.maxsize
 
 
 class Sized(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Iterable
@@ -56,8 +57,8 @@ def collect(files: Path, prefix: str = "", recorded: Iterable[Output] | None = N
                 others.append(f"{path} (not a regular file)")
             elif not _NAME.fullmatch(path):
                 others.append(f"{path} (a record cannot hold its name)")
-            elif sizes is not None and item.stat().st_size != sizes.get(prefix + path):
-                outputs.append(Output(path=prefix + path, sha256="", size=item.stat().st_size))
+            elif sizes is not None and (size := _size(item)) != sizes.get(prefix + path):
+                outputs.append(Output(path=prefix + path, sha256="", size=size))
             else:
                 names.append(path)
     from concurrent.futures import ThreadPoolExecutor
@@ -103,6 +104,13 @@ def digest(path: Path) -> str | None:
         return f"sha256:{sha256_of(real)}" if real.is_file() else None
     except (OSError, RuntimeError):  # a loop of symlinks raises RuntimeError
         return None
+
+
+def _size(item: os.DirEntry[str]) -> int:
+    """Return the size of a file; 0 for a path that is too long for the kernel."""
+    with contextlib.suppress(OSError):
+        return item.stat().st_size
+    return 0
 
 
 def _hash_file(path: Path) -> tuple[str, int] | OSError:

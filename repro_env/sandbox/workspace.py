@@ -46,6 +46,8 @@ _CACHES = (".cache", ".nv", ".triton", ".bash_history", ".python_history")
 _XATTRS = ("trusted.overlay.", "user.overlay.")
 """Prefixes of overlay's extended attributes in its upper layer: as root, and in a user namespace."""
 _CHUNK = 1 << 20
+_LONGEST = 4095
+"""Bytes of a path that the kernel accepts (PATH_MAX without the final zero)."""
 
 
 class Rules(Frozen, frozen=True, kw_only=True):
@@ -203,16 +205,20 @@ def copy_file(source: Path, target: Path, *, below: Path | None = None) -> None:
 
 
 def _copy_bytes(source: FileIO, target: FileIO) -> None:
-    try:
-        while os.copy_file_range(source.fileno(), target.fileno(), _CHUNK):
-            pass
-    except OSError as error:
-        if error.errno not in (errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM):
-            raise
-    while chunk := source.read(_CHUNK):  # what is missing, if the file system refused
-        view = memoryview(chunk)
-        while view:
-            view = view[target.write(view) :]
+    for start, end in files.data_ranges(source.fileno()):
+        for file in (source, target):
+            file.seek(start)
+        target.truncate(start)  # a hole
+        try:
+            while source.tell() < end and os.copy_file_range(source.fileno(), target.fileno(), min(_CHUNK, end - source.tell())):
+                pass
+        except OSError as error:
+            if error.errno not in (errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM):
+                raise
+        while chunk := source.read(min(_CHUNK, end - source.tell())):  # what is missing, if the file system refused
+            view = memoryview(chunk)
+            while view:
+                view = view[target.write(view) :]
 
 
 def collect(directory: Path, snapshot: Path, image: Iterable[Path] = ()) -> tuple[str, ...]:
@@ -287,6 +293,8 @@ def _prune(root: Path, originals: Sequence[Path], skip: Callable[[str], bool], t
     directory_times: list[tuple[int, int]] = []
     for prefix in prefixes:  # grows
         directory = root / prefix
+        if len(os.fsencode(directory)) > _LONGEST:  # stays, and is recorded by name
+            continue
         facts = directory.stat()
         mode = facts.st_mode
         directory_times.append((facts.st_atime_ns, facts.st_mtime_ns))
@@ -297,7 +305,9 @@ def _prune(root: Path, originals: Sequence[Path], skip: Callable[[str], bool], t
             items = list(listing)
         for item in items:
             path, location = prefix + item.name, Path(item.path)
-            if item.is_dir(follow_symlinks=False):
+            if len(os.fsencode(item.path)) > _LONGEST:
+                found.add(path)
+            elif item.is_dir(follow_symlinks=False):
                 if skip(path):
                     files.remove_tree(location)
                 else:

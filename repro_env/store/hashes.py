@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from repro_env.io.files import Found, Key, walk
+from repro_env.io.patience import PATIENCE
 from repro_env.oci.entry import Entry
 from repro_env.schema.errors import CaptureError
 from repro_env.schema.progress import Advance
@@ -128,6 +129,7 @@ def _hash(root: Path, file: Found, stopped: threading.Event) -> bytes:
         try:
             remaining = file.size
             while remaining > 0 and not stopped.is_set() and (chunk := os.read(fd, BUFFER)):
+                PATIENCE.check()
                 hasher.update(chunk)
                 remaining -= len(chunk)
             facts = os.fstat(fd)

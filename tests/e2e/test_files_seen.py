@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +37,8 @@ def write(directory: Path, **texts: str) -> None:
 
 
 def set_times(directory: Path, times: dict[str, int]) -> None:
-    for path, time in times.items():
-        os.utime(directory / path, ns=(time, time))
+    for path, when in times.items():
+        os.utime(directory / path, ns=(when, when))
 
 
 def commit(directory: Path) -> None:
@@ -152,7 +154,6 @@ def test_ignored_directories_without_bytes_and_links_are_in_the_run(made: parts.
     write(away, x="x", y="y")
     for name in ("x", "y"):
         (made.directory / "data" / name).symlink_to(away / name)
-    os.truncate(os.open(made.directory / "big.bin", os.O_CREAT | os.O_WRONLY), 1)
     (made.directory / "big").mkdir()
     with (made.directory / "big" / "w.bin").open("wb") as file:
         file.truncate(300_000_000)
@@ -167,3 +168,51 @@ def test_ignored_directories_without_bytes_and_links_are_in_the_run(made: parts.
     )
     assert done.out == "True x\n"
     assert "not in this run" not in done.err
+
+
+def test_runs_in_a_directory_of_the_project_are_no_code(made: parts.Project) -> None:
+    made.run("exec", "--runs", "exp/all", "-c", "print(1)")
+    (made.directory / "exp" / "jobs" / ".jobs").mkdir(parents=True)
+    done = made.run("exec", "--runs", "exp/all", "-c", "import os; print(os.path.exists('exp')); open('o.txt', 'w').write('o')")
+    assert (done.out, "source as captured" in done.err) == ("False\n", True), done.err
+    assert "bitwise" in made.run("verify", "latest", "--runs", "exp/all").out
+    done = made.run("exec", "-c", "print(1)")
+    assert "source as captured" in done.err, "also for a run that is recorded elsewhere"
+    made.run("check")
+
+
+def test_outputs_with_holes_and_below_deep_directories_are_recorded(made: parts.Project) -> None:
+    script = (
+        "import os; open('good.txt', 'w').write('good'); file = open('hole.bin', 'wb'); file.truncate(1 << 30); file.seek(1 << 29);"
+        "file.write(b'data'); file.close(); os.mkdir('deep'); os.chdir('deep'); open('near.txt', 'w').write('near');"
+        "[(os.mkdir('d' * 200), os.chdir('d' * 200)) for _ in range(25)]; open('far.txt', 'w').write('far')"
+    )
+    made.run("exec", "-c", script)
+    end = json.loads((last(made) / "end.json").read_text())
+    hole = last(made) / "files" / "hole.bin"
+    digests = {output["path"]: output["sha256"] for output in end["outputs"]}
+    assert set(digests) == {"good.txt", "hole.bin", "deep/near.txt"}
+    assert digests["hole.bin"][7:] == subprocess.run(["sha256sum", hole], capture_output=True, text=True, check=True).stdout[:64]
+    assert hole.stat().st_blocks < 1000, "the hole is not written out"
+    (line,) = end["others"]
+    assert line.endswith(" (File name too long)")
+
+
+def test_a_signal_ends_the_reading_of_outputs_and_the_record_says_so(made: parts.Project) -> None:
+    script = "open('a.txt', 'w').write('a'); open('big.bin', 'wb').truncate(1 << 40); print('ends', flush=True)"
+    environ = parts.environ(made.store)
+    words = [parts.COMMAND, "exec", "-c", script]
+    with subprocess.Popen(
+        words, cwd=made.directory, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ends\n"
+        time.sleep(1)  # the command ends, and its outputs are read
+        process.terminate()
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == 128 + signal.SIGTERM
+    end = json.loads((last(made) / "end.json").read_text())
+    assert end["others"] == ["big.bin (SIGTERM ended the reading)"]
+    assert [output["path"] for output in end["outputs"]] == ["a.txt"]
+    assert "the record is not complete" in err
+    assert "ended by signal" in made.run("verify", "latest", code=None).err

@@ -347,3 +347,15 @@ def test_a_small_text_is_read_through_symlinks_and_otherwise_empty(tmp_path: Pat
     assert files.read_text(tmp_path / "link") == "caf\udce9\n"
     assert files.read_text(tmp_path / "text", 3) == ""
     assert [files.read_text(tmp_path / name) for name in ("pipe", "missing", ".")] == ["", "", ""]
+
+
+@pytest.mark.parametrize("parts", [(), (0,), (1 << 20,), (5 << 20,), (0, 3 << 20), ((7 << 20) + 3,), (0, (8 << 20) - 1)])
+def test_files_with_holes_are_read_as_if_they_had_none(parts: tuple[int, ...], tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    with path.open("wb") as file:
+        file.truncate(8 << 20)
+        for position in parts:
+            file.seek(position)
+            file.write(b"d")
+    assert files.sha256_of(path) == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert b"".join(files.chunks_of(path)) == path.read_bytes()

@@ -245,6 +245,37 @@ def test_a_copy_keeps_modes_times_and_links(tmp_path: Path) -> None:
     assert (target / "l").readlink() == Path("d/nowhere")
 
 
+def test_a_copy_keeps_holes(tmp_path: Path) -> None:
+    path, copy = tmp_path / "x", tmp_path / "copy"
+    with path.open("wb") as file:
+        for position in (0, 3 << 20, (7 << 20) + 3):
+            file.seek(position)
+            file.write(b"data")
+        file.truncate(8 << 20)
+    workspace.copy_file(path, copy)
+    assert copy.read_bytes() == path.read_bytes()
+    assert copy.stat().st_blocks <= path.stat().st_blocks
+
+
+def test_the_recorded_times_are_set_and_follow_no_symlink(tmp_path: Path) -> None:
+    snapshot, directory, host = tmp_path / "snapshot", tmp_path / "run", tmp_path / "host"
+    for path in (snapshot / "deep", directory, host):
+        path.mkdir(parents=True)
+    for path in (snapshot / "deep/a%b", snapshot / "b", host / "x"):
+        path.write_text("x")
+        os.utime(path, ns=(1, 1))
+    (snapshot / "link").symlink_to(host)
+    times = {"deep": -5 * 10**9, "deep/a%25b": 1_700_000_000_123_456_789, "link/x": 7, "../host/x": 7, "gone": 1}
+    workspace.prepare(launches.make("/srv/project", times=times), directory, snapshot)
+    assert (directory / "files/deep/a%b").stat().st_mtime_ns == times["deep/a%25b"]
+    assert (directory / "files/deep").stat().st_mtime_ns == times["deep"]
+    assert (host / "x").stat().st_mtime_ns == 1
+    (directory / "files/b").write_text("y")
+    os.utime(directory / "files/b", ns=(1, 1))
+    assert workspace.collect(directory, snapshot) == ()
+    assert [path.name for path in (directory / "files").rglob("*")] == ["b"]
+
+
 WRITE = """
 import os, socket
 def write(path, text="text"):

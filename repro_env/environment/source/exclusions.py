@@ -5,7 +5,7 @@ The first rule that applies to a path decides:
 1. The output of repro-env, version control data, `.env` files and paths that match --exclude are left out. A capture adds
    the build metadata of editable projects to --exclude.
 2. Paths that match --include are captured. A capture adds the ignored paths on `sys.path` (`selection.imported`).
-3. Caches, environments, captures and images are left out, and what is in a directory that is left out.
+3. Caches, environments, captures, images and directories of runs are left out, and what is in a directory that is left out.
 4. Paths that git ignores are left out, unless Python may need them: compiled extensions, generated modules, a package's own
    data (`_is_needed`). A live run sees other ignored files too, as data (`may_be_copied`).
 5. All other paths are captured.
@@ -56,12 +56,15 @@ _LEFTOVER = re.compile(
     r".*\.(?:log|tmp|temp|swp|swo|bak|orig|rej|pid|prof|lprof|pyc|pyo)|.*~|\.DS_Store|Thumbs\.db|\.coverage.*|events\.out\.tfevents.*"
 )
 """Temporary files and logs of programs, which are not part of a package."""
+_RUN = re.compile(r"[0-9]{8}T[0-9]{6}Z-.+-[0-9a-f]{8}")
+"""The name of a run's directory."""
 _MOST_ROWS = 200
 """Maximum number of rows with the same reason in `excluded`; more rows are summed up by directory."""
 _GIT_IGNORED = "git-ignored"
 _OWN_OUTPUT, _STORE, _CACHE = "written by repro-env, not measured", "version control data", "a cache"
 _VENV, _CONDA = "a virtual environment", "a conda environment"
-USUAL_REASONS = frozenset({_OWN_OUTPUT, _STORE, _CACHE, _VENV, _CONDA})
+_RUNS = "a directory of runs"
+USUAL_REASONS = frozenset({_OWN_OUTPUT, _STORE, _CACHE, _VENV, _CONDA, _RUNS})
 """Reasons that need no explanation, since no run needs these files from the source. Their sizes are not measured."""
 
 
@@ -272,7 +275,7 @@ def forbidden_reason(name: str) -> str:
 
 
 def generated_reason(full: str, *, is_dir: bool) -> str:
-    """Return what a tool generated at an absolute path: a cache, an environment, a capture or an image; empty for other paths."""
+    """Return what a tool generated at an absolute path: a cache, an environment, a capture, an image or runs; empty for other paths."""
     if is_dir and full.rpartition("/")[2] in CACHES:
         return _CACHE
     if (is_dir or os.path.islink(full)) and os.path.exists(f"{full}/pyvenv.cfg"):  # noqa: PTH110, PTH114 - called for every directory
@@ -283,9 +286,19 @@ def generated_reason(full: str, *, is_dir: bool) -> str:
         return "an earlier capture"
     if is_dir and os.path.isfile(f"{full}/oci-layout"):  # noqa: PTH113
         return "an image layout"
+    if is_dir and _holds_runs(full):
+        return _RUNS
     if is_dir and os.path.isfile(f"{full}/CACHEDIR.TAG"):  # noqa: PTH113 - the Cache Directory Tagging Specification
         return _CACHE
     return ""
+
+
+def _holds_runs(full: str) -> bool:
+    """Whether a directory is one of runs, wherever `--runs` has put it: it has a link to the latest one, or jobs."""
+    try:
+        return _RUN.fullmatch(os.readlink(f"{full}/latest")) is not None  # noqa: PTH115 - called for every directory
+    except OSError:
+        return os.path.isdir(f"{full}/.jobs")  # noqa: PTH112
 
 
 def may_be_copied(full: str, path: str) -> bool:
