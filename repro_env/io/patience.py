@@ -1,4 +1,4 @@
-"""Stop reading files soon after a signal, so that nobody has to wait until large outputs are read."""
+"""Stop reading files soon after a signal, so that the user does not wait until large outputs are read."""
 
 from __future__ import annotations
 
