@@ -402,7 +402,7 @@ def prepare(
     if options.runner == "docker":
         from repro_env.runs.execution import engine  # slow to import
 
-        engine.check()
+        engine.check(options.limits, tell)
     elif is_here and options.runner in programs.NAMES:
         programs.runner_class(options.runner).find()
     if not is_host:

@@ -42,6 +42,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Why the engine does not share this machine's file system, or empty. A remote engine cannot mount local directories."""
     has_manifests: bool
     """The engine names an image by the digest of its manifest, not of its config: Docker's containerd store, the default since 29."""
+    has_limits: bool
+    """The engine can limit the memory and the CPU time of a container."""
     rootless: bool
     """The engine runs as an unprivileged user, and uid 0 in its containers is that user."""
 
@@ -168,13 +170,15 @@ def _check_socket(where: str, timeout: float) -> None:
 
 def facts(version: Mapping[str, Any], info: Mapping[str, Any], *, where: str) -> Facts:
     """Interpret the engine's answers to `/version` and `/info`. `where`: the address of the engine."""
+    rootless = bool(info.get("Rootless")) or any("rootless" in str(option) for option in info.get("SecurityOptions") or ())
     components = [str(component.get("Name", "")).lower() for component in version.get("Components") or ()]
     return Facts(
         product="Podman" if any("podman" in name for name in components) else "Docker",
         version=str(version.get("Version") or "unknown"),
         remote_reason=_remote_reason(where, str(info.get("Name") or "")),
         has_manifests="io.containerd.snapshotter" in str(info.get("DriverStatus")),
-        rootless=any("rootless" in str(option) for option in info.get("SecurityOptions") or ()),
+        has_limits=not rootless or str(info.get("CgroupVersion")) != "1",
+        rootless=rootless,
     )
 
 

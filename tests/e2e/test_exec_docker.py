@@ -10,6 +10,8 @@ import resource
 import secrets
 import shutil
 import stat
+import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +21,8 @@ from repro_env.io import engine as engines
 from repro_env.schema.errors import EngineError, UsageError
 from tests.e2e import parts
 from tests.parts import need
-from tests.sandbox.engines import docker
+from tests.sandbox.conftest import PLAIN, environ, identity, python
+from tests.sandbox.engines import docker, podman
 
 
 def test_a_run_in_docker_has_the_record_of_an_embedded_one(small: parts.Project, tmp_path: Path) -> None:
@@ -140,3 +143,25 @@ def test_an_image_in_the_engine_is_verified_and_a_run_uses_it(small: parts.Proje
             for number in (2, 1):
                 with contextlib.suppress(EngineError), engine.talk("remove the image"):
                     engine.client.api.remove_image(f"{name}:{number}", force=True)
+
+
+def test_a_plain_user_runs_in_rootless_podman(small: parts.Project) -> None:
+    place = Path(tempfile.mkdtemp(prefix="repro-env-test-"))
+    try:
+        place.chmod(0o755)
+        (place / "project").mkdir()
+        subprocess.run(["cp", "-a", small.store, place / "store"], check=True)
+        subprocess.run(["cp", "-a", small.directory / "repro", small.directory / "hello.py", place / "project"], check=True)
+        subprocess.run(["chown", "-hR", f"{PLAIN}:{PLAIN}", place], check=True)
+        with podman(PLAIN) as address:
+            env = {**environ(), "HOME": str(place), "REPRO_ENV_STORE": str(place / "store"), "DOCKER_HOST": address}
+            words = ["-m", "repro_env", "exec", "--runner", "docker", "--memory", "2G", "hello.py"]
+            command = [*identity(PLAIN), python(PLAIN), *words]
+            done = subprocess.run(command, cwd=place / "project", env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == f"hello from {small.directory}/hello.py\n"
+        with engines.connect() as engine:
+            version = engine.client.info().get("CgroupVersion")
+        assert ("not as requested: memory: not limited" in done.stderr) == (version == "1")
+    finally:
+        shutil.rmtree(place)

@@ -228,6 +228,26 @@ def test_podman_is_distinguished_from_docker() -> None:
     assert (facts.product, facts.rootless) == ("Podman", True)
 
 
+@pytest.mark.parametrize(("info", "rootless", "has_limits"), [
+    ({"Rootless": True, "SecurityOptions": ["name=seccomp"], "CgroupVersion": "1"}, True, False),  # Podman 4.3
+    ({"Rootless": True, "CgroupVersion": "2"}, True, True),
+    ({"Rootless": False, "CgroupVersion": "1"}, False, True),
+    ({}, False, True),
+])  # fmt: skip
+def test_what_an_engine_of_a_user_can_do_is_detected(info: dict[str, object], rootless: bool, has_limits: bool) -> None:
+    facts = engine.facts(VERSION, info, where="unix:///x")
+    assert (facts.rootless, facts.has_limits) == (rootless, has_limits)
+
+
+def test_the_store_of_docker_is_detected() -> None:
+    for status, expected in (
+        ([["driver-type", "io.containerd.snapshotter.v1"]], True),
+        ([["Backing Filesystem", "extfs"]], False),
+        (None, False),
+    ):
+        assert engine.facts(VERSION, {"DriverStatus": status}, where="unix:///x").has_manifests == expected
+
+
 def test_importing_the_module_does_not_import_docker() -> None:
     code = "import sys, repro_env.io.engine; print('docker' in sys.modules, 'requests' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

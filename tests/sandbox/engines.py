@@ -94,11 +94,28 @@ def loaded(address: str, trees: Sequence[Path], name: str) -> Iterator[str]:
             engine.client.api.remove_image(name, force=True)
 
 
+_ROOTLESS = """\
+mount --make-rprivate /
+mount --make-rshared / # as systemd does, and Podman wants
+for name in passwd group subuid subgid; do
+    [ -e /etc/$name ] || : >/etc/$name
+    { cat /etc/$name && echo "$1"; } >$0/$name
+    shift
+    mount --bind $0/$name /etc/$name
+done
+user=$1
+shift
+exec setpriv --reuid "$user" --regid "$user" --clear-groups -- "$@"
+"""
+"""Gives a user without a name and subordinate IDs both, for the processes that this starts."""
+
+
 @contextlib.contextmanager
-def podman() -> Iterator[str]:
-    """Start a Podman service with a separate store. Yields its address."""
+def podman(uid: int = 0) -> Iterator[str]:
+    """Start a Podman service with a separate store, as this user. Yields its address."""
     program = shutil.which("podman")
     need(program and shutil.which("runc") and os.getuid() == 0, "podman and runc, and uid 0 (apt-get install podman runc)")
+    need(not uid or (shutil.which("newuidmap") and shutil.which("slirp4netns")), "apt-get install uidmap slirp4netns")
     root = Path(tempfile.mkdtemp(prefix="repro-env-test-"))
     (root / "containers.conf").write_text(
         '[engine]\nruntime = "runc"\ncgroup_manager = "cgroupfs"\nevents_logger = "file"\n'
@@ -108,6 +125,12 @@ def podman() -> Iterator[str]:
     env = {"CONTAINERS_CONF": str(root / "containers.conf"), "CONTAINERS_STORAGE_CONF": str(root / "storage.conf")}
     address = root / "podman.sock"
     command = [str(program), "system", "service", "--time", "0", f"unix://{address}"]
+    if uid:
+        (root / "user").mkdir(mode=0o700)
+        subprocess.run(["chown", "-R", f"{uid}:{uid}", root], check=True)
+        env |= {"HOME": str(root / "user"), "XDG_RUNTIME_DIR": str(root / "user")}
+        lines = [f"ann:x:{uid}:{uid}::{root}/user:/bin/sh", f"ann:x:{uid}:", *[f"{uid}:200000:65536"] * 2]
+        command = ["unshare", "--mount", "sh", "-ec", _ROOTLESS, str(root), *lines, str(uid), *command]
     try:
         with _service(command, address, root / "log", env):
             yield f"unix://{address}"

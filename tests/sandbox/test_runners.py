@@ -26,7 +26,7 @@ from repro_env.io import engine as engines
 from repro_env.oci import paths
 from repro_env.sandbox import gpus, programs
 from repro_env.sandbox.docker.container import LABEL
-from repro_env.schema.run import ImageTree, Limits, Mount, StandardStreams
+from repro_env.schema.run import ImageTree, Launch, Limits, Mount, StandardStreams
 from tests import roots
 from tests.fakes import gpus as fake_gpus
 from tests.fakes import rootfs
@@ -55,6 +55,14 @@ def podman(image: Path) -> Iterator[tuple[str, str]]:
         yield address, image_id
 
 
+@pytest.fixture(scope="session")
+def rootless(image: Path) -> Iterator[tuple[str, str]]:
+    """The tiny image in a rootless Podman of the plain user."""
+    trees = [image / "layers" / rootfs.digest(number).removeprefix("sha256:") for number in (1, 2, 3)]
+    with fakes.podman(PLAIN) as address, fakes.loaded(address, trees, NAME) as image_id:
+        yield address, image_id
+
+
 class Way(NamedTuple):
     """A way to run a command."""
 
@@ -69,13 +77,14 @@ WAYS = {
     "embedded, user, links": Way("embedded", PLAIN, overlay=False),
     "docker": Way("docker"),
     "podman": Way("podman"),
+    "podman, user": Way("rootless", PLAIN),
     "charliecloud": Way("charliecloud"),
     "charliecloud, user": Way("charliecloud", PLAIN),
 }
 if shutil.which("apptainer"):  # only the newest Debian has it: `tests.roots` runs these there
     # It refuses a user without a name.
     WAYS |= {"apptainer": Way("apptainer"), "apptainer, user": Way("apptainer", roots.USER)}
-ENGINES = ("docker", "podman")
+ENGINES = ("docker", "podman", "podman, user")
 CHARLIECLOUD, APPTAINER = (tuple(way for way in WAYS if WAYS[way].runner == name) for name in ("charliecloud", "apptainer"))
 PROGRAMS = (*CHARLIECLOUD, *APPTAINER)
 USERS = tuple(way for way in WAYS if WAYS[way].uid)
@@ -85,8 +94,10 @@ DIFFERENT = {
         "embedded, user, links": "the tree of links is shared with other runs",
     },
     "addresses can be fixed": dict.fromkeys(ENGINES, "the engines' default rules for system calls refuse personality(2)"),
-    "memory and CPU time are limited": dict.fromkeys(USERS, "a plain user can make no control group here"),
-    "a path can have a comma": {"podman": "Podman 4.3 reads a mount as text, in which a comma ends the path"},
+    "memory and CPU time are limited": dict.fromkeys(
+        USERS, "a plain user can make no control group here (rootless Podman: of version 1)"
+    ),
+    "a path can have a comma": dict.fromkeys(ENGINES[1:], "Podman 4.3 reads a mount as text, in which a comma ends the path"),
     "a path can have a colon": dict.fromkeys(CHARLIECLOUD, "ch-run separates the paths of a mount with a colon"),
     "a device file can have another name": dict.fromkeys(
         APPTAINER, "apptainer has only the directory or the name of this machine"
@@ -102,12 +113,12 @@ def can(place: Place, promise: str) -> bool:
 @contextlib.contextmanager
 def open_way(request: pytest.FixtureRequest, stores: Callable[[int], Path], name: str) -> Iterator[Place]:
     way = WAYS[name]
-    need(os.getuid() == 0 or way.uid, "uid 0, to run as root and in engines")
+    need(os.getuid() == 0 or (way.uid and way.runner != "rootless"), "uid 0, to run as root and in engines")
     need(way.runner != "charliecloud" or shutil.which("ch-run"), "ch-run (package charliecloud)")
     uid = way.uid if os.getuid() == 0 else os.getuid()
     with open_place(stores(uid), uid) as place:
         place.way, place.overlay = name, way.overlay
-        if way.runner in ENGINES:
+        if name in ENGINES:
             place.engine, place.image = request.getfixturevalue(way.runner)
         elif way.runner != "embedded":
             place.engine = way.runner
@@ -241,7 +252,7 @@ def test_all_runners_give_a_command_the_same_environment_and_outputs(any_runner:
     outcome = result.outcome
     assert (outcome.exit_code, outcome.signal, outcome.out_of_memory) == (7, 0, False)
     runner = WAYS[place.way].runner
-    assert outcome.isolation == {"podman": "docker"}.get(runner, runner)
+    assert outcome.isolation == {"podman": "docker", "rootless": "docker"}.get(runner, runner)
     assert (result.files, result.answer.removed) == ({"out.txt": "new\n"}, ("old.txt",))
     assert sorted(path.name for path in result.directory.iterdir() if path.suffix != ".log") == ["files"]
     assert outcome.means[0] == first_means(place)
@@ -454,13 +465,13 @@ def read_until(main: int, words: bytes) -> bytes:
     return output
 
 
-def containers(address: str, run: LiveRun) -> list[Any]:
+def containers(address: str, run: LiveRun | Launch) -> list[Any]:
     with engines.connect(address) as engine:
         found: list[Any] = engine.client.api.containers(all=True, filters={"label": f"{LABEL}={run.run_id}"})
         return found
 
 
-def wait_until_removed(address: str, run: LiveRun) -> None:
+def wait_until_removed(address: str, run: LiveRun | Launch) -> None:
     deadline = time.monotonic() + 100
     while containers(address, run):
         assert time.monotonic() < deadline
@@ -479,6 +490,21 @@ def test_a_killed_supervisor_leaves_no_container(
         run.driver.kill()
         run.driver.wait()
         wait_until_removed(place.engine, run)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_a_container_that_ends_before_the_command_says_why(
+    name: str, request: pytest.FixtureRequest, stores: Callable[[int], Path]
+) -> None:
+    with open_way(request, stores, name) as place:
+        (place.root / "tools/guest/init.py").unlink()
+        launch = place.launch("true")
+        answer = place.run("true", run_id=launch.run_id).answer
+        assert answer.error == "EngineError"
+        assert "the container ended before the command started: " in answer.message
+        assert "can't open file" in answer.message
+        assert "(exit code 2)" in answer.message
+        wait_until_removed(place.engine, launch)
 
 
 def test_a_closed_reader_ends_the_command(docker_place: Place) -> None:
@@ -671,10 +697,9 @@ print(max([int(line.split()[1]) for text in texts for line in text.splitlines() 
     if not can(any_runner, "memory and CPU time are limited"):
         count = "import os; print(len(os.sched_getaffinity(0)))"
         result = any_runner.python(count, limits=Limits(cpus=1))
-        assert (result.stdout, len([line for line in result.outcome.means if line.startswith("cpus: limited to 1")])) == (
-            "1\n",
-            1,
-        )
+        cpus, note = (os.cpu_count(), "not limited") if any_runner.way in ENGINES else (1, "limited to 1")
+        notes = [line for line in result.outcome.means if line.startswith(f"cpus: {note}")]
+        assert (result.stdout, len(notes)) == (f"{cpus}\n", 1)
         return
     launch = any_runner.launch()
     env = (*launch.env, _variable("NAME", launch.run_id))

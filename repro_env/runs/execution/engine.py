@@ -6,17 +6,20 @@ from repro_env.delivery.targets import engine as output
 from repro_env.delivery.targets.engine import Layer
 from repro_env.io import engine as engines
 from repro_env.oci import config, tar
-from repro_env.sandbox.docker.runner import check_engine
+from repro_env.sandbox.docker.runner import check_engine, ignored_limits
 from repro_env.schema.image import PLAIN, Blob
 from repro_env.schema.progress import Tell
+from repro_env.schema.run import Limits
 from repro_env.schema.spec import Spec
 from repro_env.store.store import Store
 
 
-def check() -> None:
+def check(limits: Limits, tell: Tell) -> None:
     """Raise `EngineError` unless a container engine that can run images answers. Called before anything is rebuilt."""
     with engines.connect() as engine:
         check_engine(engine)
+        for note in ignored_limits(engine, limits):
+            tell(f"not as requested: {note}")
 
 
 def load(spec: Spec, store: Store, tell: Tell) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+from typing import Any
 
 from repro_env.sandbox import fabric, handover, memory
 from repro_env.sandbox.embedded import rootfs
@@ -15,7 +16,7 @@ LABEL = "io.repro-env.run"
 _WRITABLE = "rw,exec,nosuid,nodev,mode=1777"
 
 
-def to_container(launch: Launch, image: str, mounts: Mounts, interpreter: str, *, keep_id: bool) -> dict[str, object]:
+def to_container(launch: Launch, image: str, mounts: Mounts, interpreter: str, *, keep_id: bool) -> dict[str, Any]:
     """The request that creates the container of a launch, with the limits of this process.
 
     It does not contain the command, its variables and its working directory, because engines store what they are sent.

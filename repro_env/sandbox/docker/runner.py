@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 from repro_env.io import engine as engines
 from repro_env.io.engine import Engine
@@ -24,7 +25,10 @@ from repro_env.sandbox.runner import Runner, outcome
 from repro_env.sandbox.streams import Streams
 from repro_env.schema import redact
 from repro_env.schema.errors import EngineError
-from repro_env.schema.run import Launch, Outcome
+from repro_env.schema.run import Launch, Limits, Outcome
+
+_SECOND_TRY = 30.0
+"""Seconds that a container may run that is started again to see why it ends."""
 
 
 class DockerRunner(Runner):
@@ -59,8 +63,7 @@ class DockerRunner(Runner):
                 connection = handover.accept(listener, lambda: _is_running(engine, container_id))
                 if connection is None:
                     raise EngineError(
-                        "the container ended before the command started: the engine cannot mount this machine's directories, or the "
-                        "image's Python does not start in the container",
+                        f"the container ended before the command started: {_reason(engine, request)}",
                         where=engine.address,
                         hint="use an engine on this machine, or the embedded runner",
                     )
@@ -70,6 +73,7 @@ class DockerRunner(Runner):
             if result.ended is not None and result.ended.refused is not None:
                 raise command.refusal(launch, *result.ended.refused)
             means = [f"engine: {engine.facts.product} {engine.facts.version}"]
+            means += ignored_limits(engine, launch.limits)
         starved = result.ended is not None and result.ended.starved
         # For example, that the engine ignores a limit because the kernel does not support it.
         means += [redact.line(f"engine: {warning}") for warning in created.get("Warnings") or ()]
@@ -77,10 +81,37 @@ class DockerRunner(Runner):
         return outcome(result.code, "docker", means, starved=starved, interrupted=result.interrupted, timed_out=result.timed_out)
 
 
+def ignored_limits(engine: Engine, limits: Limits) -> list[str]:
+    """Return a note for each of these limits that the engine would ignore."""
+    wanted = {"memory": limits.memory, "cpus": limits.cpus}
+    why = "not limited, because rootless Podman needs control groups of version 2 for this"
+    return [f"{name}: {why}" for name, limit in wanted.items() if limit and not engine.facts.has_limits]
+
+
 def _is_running(engine: Engine, container_id: str) -> bool:
     with contextlib.suppress(EngineError), engine.talk("inspect the container"):
         return bool(engine.client.api.inspect_container(container_id)["State"]["Running"])
     return False
+
+
+def _reason(engine: Engine, request: Mapping[str, Any]) -> str:
+    """Return why a container ends before it has a command. It is started again with a log, which others have not, and kept."""
+    kept = {"AutoRemove": False, "LogConfig": {"Type": "json-file", "Config": {}}}
+    output = b""
+    try:
+        with contextlib.ExitStack() as stack, engine.talk("start the container"):
+            container_id = engine.client.api.create_container_from_config(
+                {**request, "HostConfig": request["HostConfig"] | kept}
+            )["Id"]
+            stack.callback(_remove, engine, container_id)
+            engine.client.api.start(container_id)
+            code = engine.client.api.wait(container_id, timeout=_SECOND_TRY)["StatusCode"]
+            output = engine.client.api.logs(container_id)
+    except EngineError as error:
+        return error.what
+    lines = output.decode(errors="replace").split("\n")
+    last = next((line for line in reversed(lines) if line.strip()), "it printed nothing")
+    return redact.line(f"{last} (exit code {code})")
 
 
 def _remove(engine: Engine, container_id: str) -> None:

@@ -155,7 +155,7 @@ def test_symlinks_of_an_image_are_not_followed_on_this_machine(tmp_path: Path) -
     assert find_in_image(tmp_path, "/deep") == tmp_path / "deep"
 
 
-FACTS = Facts(product="Docker", version="1", remote_reason="", has_manifests=False, rootless=False)
+FACTS = Facts(product="Docker", version="1", remote_reason="", has_manifests=False, has_limits=True, rootless=False)
 
 
 def test_a_remote_engine_is_refused() -> None:
