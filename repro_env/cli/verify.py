@@ -205,7 +205,7 @@ def facts(result: Verified) -> dict[str, object]:
         "failed": bool(verdict.failure),
         "ignored": sum(file.ignored_count for file in results),
         "reasons": dict(_reasons(results)),
-        "accept": _texts(verdict),
+        "accept": offered(verdict),
         "first_step": verdict.first,
         "causes": list(verdict.causes),
         "files": list(verdict.files),
@@ -228,15 +228,24 @@ def show(page: Page, result: Verified) -> None:
     _ignored(page, [file for file in verdict.files if file.kind != "console" or page.complete])
     _files(page, "results", [file for file in verdict.files if file.kind == "result"])
     _files(page, "console (does not affect the verdict)", [file for file in verdict.files if file.kind == "console"])
-    texts = [] if verdict.same else _texts(verdict)
+    texts = [] if verdict.same else offered(verdict)
     if texts:
         page.heading("to accept the differences", "use these options, or verify --accept for all of them")
         page.table([(f"--ignore {shlex.quote(text)}",) for text in texts])
 
 
-def _texts(verdict: Verdict) -> list[str]:
-    """The texts for --ignore that accept the differences of results, sorted."""
-    return sorted({accept.text for file in verdict.files if file.kind == "result" for accept in file.accept})
+def offered(verdict: Verdict) -> list[str]:
+    """The texts for --ignore that accept the differences of results, sorted.
+
+    A file without texts for its places is accepted as a whole. It is not left out if no result would remain to be compared.
+    """
+    results = [file for file in verdict.files if file.kind == "result"]
+    differing = [file for file in results if not file.equal]
+    whole = {file.accept_file for file in differing if not file.accept}
+    out = {text for text in whole if not text.endswith(":*")}
+    if len(out) == len(results):
+        whole -= out
+    return sorted((whole | {accept.text for file in differing for accept in file.accept}) - {""})
 
 
 def _reasons(files: Iterable[File]) -> list[tuple[str, int]]:

@@ -27,3 +27,27 @@ def test_dates_and_overflow_are_no_rounding(small: parts.Project, values: str, l
     found = json.loads(small.run("verify", "latest", "--env", f"VALUES={values}", "--env", "SIDE=1", "--json", code=code).out)
     assert (found["promised"], found["level"]) == ("numeric", level), found
     assert {file["level"] for file in found["files"] if file["kind"] == "result"} == {level}
+
+
+SCATTERED = """
+import json, os, random, time
+directory = time.strftime("logs/%Y-%m-%d_%H-%M-%S")
+os.makedirs(directory)
+seconds = time.perf_counter_ns() % 1000 / 7
+with open(directory + "/0.monitor.csv", "w") as file:
+    file.write("#" + json.dumps({"t_start": time.time(), "env_id": "Pole"}) + "\\nr,l,t\\n9.0,9,%s\\n" % seconds)
+open(directory + "/model.bin", "wb").write(b"\\0" + os.urandom(64 + os.getpid() % 2 + int(seconds) % 9))
+open("profile.txt", "w").write("%s\\n%s\\n" % (seconds, os.urandom(8).hex()))
+open("result.json", "w").write('{"loss": 0.5}')
+"""
+
+
+def test_the_offered_texts_accept_every_difference_of_a_repeat(small: parts.Project) -> None:
+    (small.directory / "verdict_scattered.py").write_text(SCATTERED)
+    small.run("exec", "verdict_scattered.py")
+    first = json.loads(small.run("verify", "latest", "--json", code=1).out)
+    assert "logs/*/0.monitor.csv:t" in first["accept"], first
+    assert len(first["accept"]) == 3, "one for each file that differs"
+    options = [word for text in first["accept"] for word in ("--ignore", text)]
+    again = json.loads(small.run("verify", "latest", "--json", *options).out)
+    assert (again["same"], again["level"]) == (True, "equal except for"), again

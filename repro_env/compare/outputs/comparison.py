@@ -136,6 +136,8 @@ class File(Frozen, frozen=True, kw_only=True):
     """The first differences that count, as lines: `- then`, `+ now`."""
     accept: tuple[Accept, ...] = ()
     """The texts for `--ignore` that together accept all differences that count; empty if a difference has no such text."""
+    accept_file: str = ""
+    """The text that accepts all values of the file, or else leaves the file out; for a file whose differences have no texts."""
 
     @property
     def name(self) -> str:

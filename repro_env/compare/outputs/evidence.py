@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import glob
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timezone
@@ -121,6 +122,14 @@ def mask(text: str, evidence: Evidence) -> str:
     values = occurrences(text, evidence)
     masks = [f"\0{value.what} {value.form}\0" for value in values]
     return "".join(part for pair in zip(_texts_between(text, values), [*masks, ""], strict=True) for part in pair)
+
+
+def pattern(path: str, evidence: Evidence) -> str:
+    """Return a pattern for the path in other runs: each value of this run is a `*` in each of its directories."""
+    values = occurrences(path, evidence)
+    stars = [re.sub(r"[^/]+", "*", path[value.start : value.end]) for value in values]
+    texts = map(glob.escape, _texts_between(path, values))
+    return "".join(part for pair in zip(texts, [*stars, ""], strict=True) for part in pair)
 
 
 def occurrences(text: str, evidence: Evidence) -> list[Occurrence]:

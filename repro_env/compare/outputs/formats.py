@@ -95,6 +95,10 @@ def _changes_of_text(left: str, right: str) -> list[Change]:
 def _changes_of_table(path: str, left: str, right: str) -> list[Change] | None:
     """Return the cells that differ, and `PACKED` if quotes or line ends differ. None if the headers or numbers of rows differ."""
     delimiter = "\t" if path.lower().endswith(".tsv") else ","
+    comments: list[Change] = []
+    if left.startswith("#{") and right.startswith("#{"):  # a line of JSON, as in monitor.csv of stable-baselines3
+        (then, _, left), (now, _, right) = left.partition("\n"), right.partition("\n")
+        comments = _changes_of_text(then, now)
     try:
         old, new = (list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)) for text in (left, right))
     except csv.Error:
@@ -104,7 +108,7 @@ def _changes_of_table(path: str, left: str, right: str) -> list[Change] | None:
         return None
     if any(len(row) != len(columns) for row in (*old, *new)):
         return None
-    found = [
+    found = comments + [
         Change(place=column or "(no name)", at=f"line {number}", then=then, now=now)
         for number, (old_row, new_row) in enumerate(zip(old[1:], new[1:], strict=True), 2)
         for column, then, now in zip(columns, old_row, new_row, strict=True)

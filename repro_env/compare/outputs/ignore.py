@@ -12,7 +12,6 @@ special, and match all characters. `accept` and `accept_line` return the texts t
 
 from __future__ import annotations
 
-import glob
 import re
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
@@ -120,11 +119,15 @@ def parse(text: str, source: Source = "--ignore") -> Ignore:
     return Ignore(file, place, source)
 
 
-def accept(file: str, place: str) -> str:
+def accept(file: str, place: str | None) -> str:
     """Return the text that accepts a difference at a key or column; empty if no text matches only this place.
+
+    `file`: a pattern of the file (`evidence.pattern`). Without a place, the text accepts the whole file.
 
     The number of an item in a list becomes `*` if a name follows it: the next list may have another length.
     """
+    if place is None:
+        return _text(file, "")
     if not place or place.isdigit() or any(sign in place for sign in "*?"):
         return ""
     parts = place.split(".")
@@ -135,6 +138,8 @@ def accept(file: str, place: str) -> str:
 
 def accept_line(file: str, then: str, now: str) -> tuple[str, ...]:
     """Return the texts that together accept the difference between two lines; empty if the lines have too little in common.
+
+    `file`: as in `accept`.
 
     In words that differ, `{}` replaces the part that differs (`took=12.5s` becomes `took={}s`). The text starts at the last
     word before them with a letter or digit. A masked value is never part of a text.
@@ -196,9 +201,9 @@ def _common(old: Sequence[str], new: Sequence[str]) -> int:
 
 
 def _text(file: str, place: str) -> str:
-    """Return `FILE:PLACE`; empty if it has a secret or a control character, or if `parse` refuses it."""
-    name = re.sub("^#", "[#]", glob.escape(file).replace(":", r"\:"))  # a line with # is a comment in repro-env.ignore
-    text = f"{name}:{place}"
+    """Return `FILE:PLACE`, or `FILE`; empty if it has a secret or a control character, or if `parse` refuses it."""
+    name = re.sub("^#", "[#]", file.replace(":", r"\:"))  # a line with # is a comment in repro-env.ignore
+    text = f"{name}:{place}" if place else name
     if redact.line(text) != text or not text.isprintable():
         return ""
     try:

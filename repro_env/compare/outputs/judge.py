@@ -75,6 +75,13 @@ class Judge:
         self._results = results
         self._random_names = OneToOne()
 
+    def with_option(self, file: File) -> File:
+        """Add the text that leaves the file out, if no other text accepts its differences."""
+        if file.kind != "result" or file.equal or file.accept or file.accept_file:
+            return file
+        side = self._left if file.path else self._right
+        return replace(file, accept_file=accept(evidence.pattern(file.name, side), None))
+
     def left_out(self, path: str) -> str:
         """The reason why the user ignores the whole file; empty if the user does not."""
         return next((ignore.reason for ignore in self._ignores if ignore.place is None and ignore.matches_file(path)), "")
@@ -156,6 +163,8 @@ class Judge:
             level = worse(level, _level(change))
         if different or unlisted:
             level = worse(level, tensors.distance(answer, different))
+        has_values = not unlisted and all(change.place or None not in (change.then, change.now) for change in changes)
+        name = accept(evidence.pattern(file.path, self._left), None)
         return replace(
             file,
             level=level,
@@ -166,6 +175,7 @@ class Judge:
             tensors=tuple(different),
             shown=tuple(line for change in changes[:_SHOWN] for line in lines(change))[:_SHOWN],
             accept=() if unlisted else self._accept(file.path, [*changes, *map(_of_tensor, different)]),
+            accept_file=f"{name}:*" if name and has_values else "",
         )
 
     # -- differences
@@ -224,6 +234,7 @@ class Judge:
     def _accept(self, path: str, changes: Sequence[Change]) -> tuple[Accept, ...]:
         """Return the texts that together accept the differences; empty if a difference has no such text."""
         found: dict[str, Accept] = {}
+        path = evidence.pattern(path, self._left)
         for change in changes:
             texts = self._texts(path, change)
             if not texts or len(found) > _MOST_ACCEPTED:

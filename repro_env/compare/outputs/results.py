@@ -158,7 +158,7 @@ def compare(left: Side, right: Side, globs: Globs, look: CompareTensors) -> tupl
         answers = look([(left.places[file.path], right.places[file.now]) for file in with_tensors])
         for file, answer in zip(with_tensors, answers, strict=True):
             found.append(judge.of_answer(file, answer, partial(_contents, file, left, right)))
-    return tuple(found)
+    return tuple(map(judge.with_option, found))
 
 
 def _file(path: str, now: str, globs: Globs, kind: Kind = "result") -> File:

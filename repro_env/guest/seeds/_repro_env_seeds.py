@@ -390,15 +390,14 @@ def _watch_failures() -> None:
     io.open = builtins.open = _Opener(io.open)
     plain = sys.exit
 
-    def exit(*args: Any) -> Any:
+    def leave(*args: Any) -> Any:
         error = sys.exc_info()[1]
         if error is not None and args not in ((), (0,), (None,)):
             _note_failure("note", error)
         return plain(*args)
 
-    exit.__module__ = "sys"
-    exit.__doc__ = plain.__doc__
-    sys.exit = exit
+    leave.__module__, leave.__name__, leave.__qualname__, leave.__doc__ = "sys", "exit", "exit", plain.__doc__
+    sys.exit = leave
 
 
 def _note_failure(function: str, error: BaseException) -> None:

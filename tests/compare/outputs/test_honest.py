@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from repro_env.cli.verify import offered
 from repro_env.compare.outputs import results
 from repro_env.compare.outputs import verdict as judging
 from repro_env.compare.outputs.evidence import of_run
@@ -54,3 +55,5 @@ def test_an_equal_training_is_different_if_the_user_accepts_nothing(case: dict[s
     found = judge_case(case, tmp_path, ())
     assert not found.same
     assert found.level in ("different", "numeric")
+    again = judge_case(case, tmp_path / "again", tuple(offered(found)))
+    assert again.same, (offered(found), again.sentence)

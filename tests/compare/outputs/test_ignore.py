@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from repro_env.compare.outputs.evidence import Evidence, pattern
 from repro_env.compare.outputs.ignore import Ignore, accept, accept_line, parse
 from repro_env.schema.errors import UsageError
 
@@ -156,7 +157,7 @@ def test_very_long_lines_and_words_are_not_matched() -> None:
 
 @pytest.mark.parametrize(("file", "place", "text"), ACCEPTED)
 def test_a_key_is_accepted_by_its_name(file: str, place: str, text: str) -> None:
-    assert accept(file, place) == text
+    assert accept(pattern(file, Evidence()), place) == text
     if text:
         assert parse(text).matches_file(file)
         assert parse(text).matches_place(place)

@@ -109,3 +109,23 @@ def test_shown_values_have_no_secrets(tmp_path: Path) -> None:
     found = judge_file(tmp_path, "m.json", b'{"api_key": "x1y2z3a4b5c6"}', b'{"api_key": "q7w8e9r1t2y3"}')
     assert "x1y2z3a4b5c6" not in str(found)
     assert found.level == "different"
+
+
+def test_a_table_below_a_line_of_json_is_read(tmp_path: Path) -> None:
+    then, now = (f'#{{"t_start": 5, "env_id": "Pole"}}\nr,l,t\n9.0,9,{time}\n8.0,8,{2 * time}\n'.encode() for time in (1.5, 1.75))
+    found = judge_file(tmp_path / "a", "0.monitor.csv", then, now)
+    assert found.accept == (Accept("0.monitor.csv:t", "1.5", "1.75"),)
+    assert judge_file(tmp_path / "b", "0.monitor.csv", then, now, "0.monitor.csv:t").level == "equal except for"
+    assert (
+        judge_file(tmp_path / "c", "0.monitor.csv", then, now.replace(b"Pole", b"Cart"), "*.monitor.csv:t").level == "different"
+    )
+
+
+def test_a_text_for_a_path_with_values_of_its_run_has_a_pattern() -> None:
+    time = "2026-07-01/10-15-40"
+    file = File(path=f"logs/{time}/[a].csv", now="logs/2026-07-02/11-00-10/[a].csv", kind="result")
+    judge = Judge(THEN, NOW)
+    found = judge.of_bytes(file, b"a,t\n1,1.5\n", b"a,t\n1,2.5\n")
+    assert [accept.text for accept in found.accept] == ["logs/*/*/[[]a].csv:t"]
+    found = judge.with_option(judge.of_bytes(file, b"a,t\n1,1.5\n", b"a,t\n1,2.5\n1,2\n"))
+    assert (found.accept, found.accept_file) == ((), "logs/*/*/[[]a].csv")
