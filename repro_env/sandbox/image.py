@@ -27,14 +27,21 @@ class Image:
     """The image in the store, as the embedded and the Docker runner use it."""
 
     def __init__(
-        self, layers: Callable[[str], Path | None], *, merged: Path, interpreter: str, bytecode: Path | None = None
+        self,
+        layers: Callable[[str], Path | None],
+        *,
+        merged: Path,
+        interpreter: str,
+        bytecode: Path | None = None,
+        linked: Callable[[str], None] = lambda _: None,
     ) -> None:
         """`layers` returns the unpacked tree for a diff ID; `interpreter` is the path of Python in the image.
 
         `merged` is the directory for merged trees of hard links, on the same disk as the layers. `bytecode` is a read-only tree
-        with the layout of PYTHONPYCACHEPREFIX.
+        with the layout of PYTHONPYCACHEPREFIX. `linked` is called for each layer whose files got new hard links.
         """
         self._layers = layers
+        self._linked = linked
         self._merged = merged.resolve()
         self.interpreter = interpreter
         self.bytecode = None if bytecode is None else bytecode.resolve()
@@ -67,7 +74,12 @@ class Image:
     def merge(self, launch: Launch) -> Path:
         """The merged tree of the layers, which is made for the first run. Raises `StoreError`, `DiskError`, `OSError`."""
         layers = [self.tree(diff_id) for diff_id in launch.layers]
-        return merge(layers, self._merged / launch.image.removeprefix("sha256:"))
+        target = self._merged / launch.image.removeprefix("sha256:")
+        if not target.is_dir():
+            merge(layers, target)
+            for diff_id in launch.layers:
+                self._linked(diff_id)
+        return target
 
 
 def image_means(image: Image, launch: Launch) -> list[str]:

@@ -35,31 +35,40 @@ class Layers:
         self._root = store / "layers"
         self._temp = temp
         self._boot = boot
-        self._checked: set[str] = set()
-        """Layers whose times this process has checked."""
+        self._checked: dict[str, str] = {}
+        """Layers whose times this process has checked, and their newest change of an inode."""
 
     def path(self, diff_id: str) -> Path | None:
         """Return the tree of a layer, or None. Its files belong to the user and have mode 0644 or 0755 and time `tar.MTIME`.
 
         The complete layer is read once after each start of the machine, because it may have lost power before everything
-        was on the disk. Afterwards, each process checks the times of all files once. A damaged layer counts as missing.
+        was on the disk, and after any inode changed (ctime), which a program that sets the times back cannot hide. Otherwise, each
+        process reads only the times of all files, once. A damaged layer counts as missing.
         """
         name = hex_of(diff_id)
         directory = self._root / name
         if not directory.is_dir():
             return None
         with contextlib.suppress(OSError):
-            if self._boot.is_marked(name) and (name in self._checked or _is_untouched(str(directory))):
-                self._checked.add(name)
+            newest = self._checked.get(name) or _newest(str(directory))
+            if newest and self._boot.is_marked(name, newest):
+                self._checked[name] = newest
                 return directory
         with self._locked(name):
             if not directory.is_dir() or not self.verify(diff_id):
                 self.discard(name)
                 return None
             _set_times(directory)  # runs see them
-            self._boot.mark(name)
-            self._checked.add(name)
+            self.mark(diff_id)
         return directory
+
+    def mark(self, diff_id: str) -> None:
+        """Record the inodes of a checked layer as they are now, also after hard links to its files were made."""
+        self._mark(hex_of(diff_id), self._root / hex_of(diff_id))
+
+    def _mark(self, name: str, directory: Path) -> None:
+        self._checked[name] = _newest(str(directory))
+        self._boot.mark(name, self._checked[name])
 
     def _locked(self, name: str) -> AbstractContextManager[None]:
         return locked(self._store / "locks" / name)
@@ -114,8 +123,7 @@ class Layers:
             return False
 
     def _keep(self, tree: Path, name: str) -> Path:
-        self._boot.mark(name)
-        self._checked.add(name)
+        self._mark(name, tree)
         try:
             tree.rename(self._root / name)
         except OSError as error:
@@ -124,17 +132,25 @@ class Layers:
         return self._root / name
 
 
-def _is_untouched(directory: str) -> bool:
-    """Return whether every path still has the time that it got when it was written. A later write changes the time."""
+def _newest(directory: str) -> str:
+    """Return the newest change of an inode below a layer's root; empty if a path has not the time that it got when written.
+
+    A rename changes the inode of the root itself. A later write changes the times of a path, and only its mtime can be set back.
+    """
     if os.stat(directory).st_mtime_ns != _TIME[1]:  # noqa: PTH116 - a path object takes longer
-        return False
-    with os.scandir(directory) as listing:
-        return all(
-            _is_untouched(item.path)
-            if item.is_dir(follow_symlinks=False)
-            else item.stat(follow_symlinks=False).st_mtime_ns == _TIME[1]
-            for item in listing
-        )
+        return ""
+    newest = 0
+    directories = [directory]
+    for path in directories:  # grows
+        with os.scandir(path) as listing:
+            for item in listing:
+                facts = item.stat(follow_symlinks=False)
+                if facts.st_mtime_ns != _TIME[1]:
+                    return ""
+                newest = max(newest, facts.st_ctime_ns)
+                if item.is_dir(follow_symlinks=False):
+                    directories.append(item.path)
+    return str(newest)
 
 
 def _set_times(root: Path) -> None:

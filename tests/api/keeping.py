@@ -53,7 +53,7 @@ def main() -> None:
     store = Store.open(Path(plan.store))
     for diff_id in (*plan.launch.layers, plan.launch.snapshot):
         _set_times(store.root / "layers" / hex_of(diff_id))  # as if the store had unpacked it
-        store.boot.mark(hex_of(diff_id))  # the names of the tiny layers are not their digests
+        store.layers.mark(diff_id)  # the names of the tiny layers are not their digests
     asked, tell = RunOptions(command=(), here=Path("/"), environ={}), Collected()
     tree = bytecode.of_image(spec, asked, store=store, tell=tell)
     outcome = imageprogram.runner(spec, asked, store, bytecode=tree, hidden=()).run(plan.launch, directory=Path(plan.directory))

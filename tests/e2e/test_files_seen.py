@@ -201,7 +201,7 @@ def test_outputs_with_holes_and_below_deep_directories_are_recorded(made: parts.
 def test_a_signal_ends_the_reading_of_outputs_and_the_record_says_so(made: parts.Project) -> None:
     script = "open('a.txt', 'w').write('a'); open('big.bin', 'wb').truncate(1 << 40); print('ends', flush=True)"
     environ = parts.environ(made.store)
-    words = [parts.COMMAND, "exec", "-c", script]
+    words = [str(parts.COMMAND), "exec", "-c", script]
     with subprocess.Popen(
         words, cwd=made.directory, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from pathlib import Path
 
@@ -71,3 +72,14 @@ def test_the_usage_of_the_store_is_listed_and_reduced(there: parts.Project) -> N
     done = there.run("store", "gc", "--max-size", "1MB", "--json")
     assert json.loads(done.out)["freed"] > 100e6
     assert there.run("store", "gc", "--max-size", "many", code=2).err.count('--max-size must be a size (got "many")') == 1
+
+
+def test_a_file_of_the_image_that_was_changed_with_its_time_is_not_run(small: parts.Project) -> None:
+    (file,) = small.store.glob("layers/*/opt/env/lib/python*/site-packages/packaging/py.typed")
+    facts = file.stat()
+    code = "import packaging, pathlib; print(repr(pathlib.Path(packaging.__file__).with_name('py.typed').read_bytes()))"
+    before = small.run("exec", "-c", code).out
+    file.write_bytes(b"damaged")
+    os.utime(file, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+    assert small.run("exec", "-c", code).out == before
+    assert file.read_bytes() != b"damaged"

@@ -14,6 +14,7 @@ import pytest
 from repro_env.oci import tar
 from repro_env.oci.entry import Entry, Member
 from repro_env.schema.errors import ArtifactError, BuildError, DiskError, StoreError
+from repro_env.store.layers import Layers
 from repro_env.store.store import Store
 from tests.store import trees
 from tests.store.trees import diff_id, directory, gone, link, member, small
@@ -228,6 +229,42 @@ def test_a_layer_of_an_earlier_boot_is_checked_once(store: Store) -> None:
     assert after.layers.path(diff_id(small())) == path
     (path / "opt/env.txt").write_bytes(b"edited after!")
     assert after.layers.path(diff_id(small())) == path, "it was checked in this boot"
+
+
+def _edit(path: Path, content: bytes) -> None:
+    """Write to a file, and put its time back."""
+    facts = path.stat()
+    path.write_bytes(content)
+    os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+
+
+def test_a_change_is_found_although_its_time_was_put_back(store: Store) -> None:
+    path = store.layers.unpack(diff_id(small()), small())
+    content = (path / "opt/env.txt").read_bytes()
+    _edit(path / "opt/env.txt", content[::-1])
+    assert Store.open(store.root).layers.path(diff_id(small())) is None
+    assert not path.exists()
+
+
+def test_a_layer_is_read_once_after_a_harmless_change_of_its_inodes(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = store.layers.unpack(diff_id(small()), small())
+    reads: list[str] = []
+    verify = Layers.verify
+
+    def counted(self: Layers, diff_id: str) -> bool:
+        reads.append(diff_id)
+        return verify(self, diff_id)
+
+    monkeypatch.setattr(Layers, "verify", counted)
+    os.link(path / "opt/env.txt", store.root / "link")
+    (path / "opt/env/big").chmod(0o644)
+    for _ in range(3):
+        assert Store.open(store.root).layers.path(diff_id(small())) == path
+    assert len(reads) == 1
+    os.link(path / "opt/env.txt", store.root / "other-link")
+    store.layers.mark(diff_id(small()))  # as after a merge
+    assert Store.open(store.root).layers.path(diff_id(small())) == path
+    assert len(reads) == 1
 
 
 def test_a_layer_damaged_by_a_power_cut_counts_as_missing(store: Store) -> None:

@@ -26,6 +26,7 @@ def runner(
     """Return the runner that `options` name, except the host runner. `hidden` is as in `Runner`."""
     image = Image(
         store.layers.path,
+        linked=store.layers.mark,
         merged=store.root / "merged",
         interpreter=spec.identity.interpreter.executable,
         bytecode=bytecode,

@@ -274,7 +274,7 @@ def test_a_wheel_from_find_links_is_bundled_as_the_original_file(installation: I
 def test_a_wheel_that_was_installed_by_its_path_does_not_depend_on_when_and_with_which_umask_it_was_built(
     installation: Installation, tmp_path: Path
 ) -> None:
-    path = installation.install()
+    path = file = installation.install()
     found = set()
     for number, mode in enumerate((0o100644, 0o100600, 0o100664)):
         built = tmp_path / str(number) / path.name
@@ -292,9 +292,10 @@ def test_a_wheel_that_was_installed_by_its_path_does_not_depend_on_when_and_with
         identified = installation.identified(index_url=(tmp_path / "none").as_uri())
         assert identified.hint.origin == "bundled"
         assert digest(Path(identified.file)) == identified.artifact.sha256
+        file = Path(identified.file)
         found.add((identified.artifact, tuple(sorted(identified.facts.files))))
     assert len(found) == 1
-    with zipfile.ZipFile(identified.file) as wheel_file:
+    with zipfile.ZipFile(file) as wheel_file:
         assert wheel_file.testzip() is None
 
 

@@ -82,9 +82,7 @@ def test_a_run_with_mounted_copies_of_its_outputs_is_a_parent(tmp_path: Path) ->
     runs[fourth.id] = msgspec.structs.replace(fourth, start=msgspec.structs.replace(fourth.start, data=(data,)))
     weights, other, another, label, empty = ("a" * 64, "b" * 64, "f" * 64, "c" * 64, hashlib.sha256().hexdigest())
     outputs = [(first, (weights, empty)), (second, (weights,)), (third, (other, another)), (fourth, (label,))]
-    written = {
-        run.id: tuple(Written("output", digest[:4], f"sha256:{digest}") for digest in digests) for run, digests in outputs
-    }
+    written = {run.id: tuple(Written("output", digest[:4], f"sha256:{digest}") for digest in digests) for run, digests in outputs}
     files = {
         "best.pt": weights,
         "z/last.pt": weights,
