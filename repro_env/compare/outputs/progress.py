@@ -10,6 +10,8 @@ import itertools
 import re
 from collections.abc import Iterator, Sequence
 
+import msgspec
+
 from repro_env.compare.outputs.comparison import Change
 from repro_env.schema.codec import Frozen
 
@@ -18,7 +20,7 @@ PLACE = "(progress bar)"
 _CLOCK = r"\d+:\d\d(?::\d\d)?"
 _TQDM = re.compile(
     rf"(?P<name>.*?):?(?:\s*\d+%)?(?:\|[ #0-9\u2580-\u259f]*\|)?\s*(?P<step>[\d.]+[A-Za-z]*(?:/[\d.?]+[A-Za-z]*)?) "
-    rf"\[(?P<elapsed>{_CLOCK})(?:<(?:{_CLOCK}|\?))?,\s*(?:\?|[\d.]+)[^\s,\]]*/[^\s,\]]+(?:, (?P<more>.*))?\]"
+    rf"\[(?P<elapsed>{_CLOCK})(?:<(?:{_CLOCK}|\?))?,\s*(?:\?|[\d.]+)[^\s,\]]*/[^\s,\]]+(?:, (?P<more>.*?))?\]"
 )
 """`Epoch 0:  50%|#####     | 5/10 [00:01<00:01,  4.50it/s, loss=0.5]`, as tqdm and Lightning write it."""
 _DRAWN = re.compile(r"(?P<name>.*?)\s*(?:[\u2501\u2578\u257a]{3,}|\[[=>.]{5,}\])\s*(?P<more>.*)")
@@ -29,10 +31,13 @@ _TIMES = re.compile(
 _STEP = re.compile(r"(?<!\S)(?:\d+/\d+|\d+%)(?!\S)")
 _VERSION = re.compile(r"(?:\A|(?<=\s))v_num(?:=|: )[^\s,]+,?")
 """The version of Lightning's logger, which may be a random name."""
-_MOVES = re.compile("\r|\b+|\x1b\\[[0-9;?]*[A-HJKf]")
+_MOVES = re.compile("(\r|\b+|\x1b\\[[0-9;?]*[A-HJKf])")
 """What moves the cursor or erases."""
+_UP, _ERASE = re.compile(r"\x1b\[(\d*)A"), re.compile(r"\x1b\[2?K")
 _STYLES = re.compile("\x1b\\[[0-9;?]*[a-zA-Z]|[\u2800-\u28ff]")
 """Colours, and the signs of a spinner."""
+_INDENT = " " * 10
+_GAP = re.compile(r"(?<=\S) {10,}(?=\S)")
 _LONGEST = 2000
 """Characters of the longest piece of text that can be a bar."""
 
@@ -68,7 +73,7 @@ class _Text(Frozen, frozen=True):
     bars: Sequence[Sequence[Bar]]
     """The drawings of each bar, in order of its first one."""
     erased: frozenset[int]
-    """Numbers of the bars that were erased."""
+    """Numbers of the bars that are not on the terminal in the end."""
 
 
 def changes(left: str, right: str) -> list[Change] | None:
@@ -130,23 +135,38 @@ def _by_step(bars: Sequence[Bar]) -> dict[str, dict[str, None]]:
 def _read(text: str) -> _Text:
     """Separate the bars of a text from its lines."""
     bars: list[list[Bar]] = []
-    erased: set[int] = set()
+    rows: dict[int, int] = {}
+    """The bar in each row of the terminal."""
+    row = 0
     current: dict[str, int] = {}
     lines: list[tuple[int, str]] = []
-    last = -1
-    """The number of the bar that was drawn last."""
+    last, last_line = -1, -1
+    """The number of the bar that was drawn last, and of its line."""
     for number, line in enumerate(text.split("\n"), 1):
         others, has_bar = [], False
-        for piece in _MOVES.split(line):
+        for piece in _pieces(line):
             bar = parse(piece)
-            if bar is not None:
-                has_bar, last = True, _bar_of(bar, bars, current)
-            elif piece and not _STYLES.sub("", piece).strip():
-                if last >= 0 and " " in piece:  # drawn over
-                    erased.add(last)
-                    current = {name: index for name, index in current.items() if index != last}
-            elif piece:
+            if up := _UP.fullmatch(piece):
+                row -= int(up[1] or 1)
+            elif _ERASE.fullmatch(piece):
+                rows.pop(row, None)
+            elif _MOVES.fullmatch(piece):
+                pass
+            elif bar is not None:
+                has_bar, last, last_line = True, _bar_of(bar, bars, current), number
+                rows[row] = last
+            elif last_line == number - 1 and piece.startswith(_INDENT) and _DRAWN.fullmatch(bars[last][-1].text):
+                drawn = bars[last][-1]  # rich continues a bar that is wider than the terminal on the next line
+                own, *after = _GAP.split(_STYLES.sub("", piece).lstrip(), maxsplit=1)
+                others += after
+                more = " ".join([drawn.more, *own.split()])
+                bars[last][-1], has_bar, last_line = msgspec.structs.replace(drawn, more=more), True, number
+            elif not _STYLES.sub("", piece).strip():
+                if " " in piece and (over := rows.pop(row, -1)) >= 0:
+                    current = {name: index for name, index in current.items() if index != over}
+            else:
                 others.append(piece)
+        row += 1
         is_control = not others and _MOVES.search(line) is not None
         if others and not has_bar:
             lines.append((number, line))
@@ -156,7 +176,19 @@ def _read(text: str) -> _Text:
             lines.append((number, line))
     if "\x1b[A" in text or "\x1b[1A" in text:  # the cursor also moves with line feeds
         lines = [(number, line) for number, line in lines if line]
-    return _Text(lines, bars, frozenset(erased))
+    return _Text(lines, bars, frozenset(range(len(bars))) - {*rows.values()})
+
+
+def _pieces(line: str) -> Iterator[str]:
+    """Split a line at what moves the cursor, and after a bar that other text follows directly, or after the spaces that rich adds."""
+    for piece in _MOVES.split(line):
+        bar, gap = _TQDM.match(piece[:_LONGEST]), _GAP.search(piece[:_LONGEST])
+        cut = 0
+        if bar is not None and parse(piece) is None:
+            cut = bar.end()
+        elif gap is not None and parse(piece[: gap.start()]) is not None:
+            cut = gap.end()
+        yield from filter(None, (piece[:cut], _STYLES.sub("", piece[cut:]) if cut else piece))
 
 
 def _bar_of(bar: Bar, bars: list[list[Bar]], current: dict[str, int]) -> int:

@@ -95,7 +95,26 @@ def test_the_last_state_counts_unless_the_bar_was_erased() -> None:
         return drawn + "\r" + " " * 60 + "\r" + bar(10, "00:02<00:00, 4.5it/s", name="outer")
 
     assert judge(inner(7), inner(9)).level == "equal except for"
-    assert judge(inner(7).replace(" " * 60, ""), inner(9).replace(" " * 60, "")).level == "different"
+    kept = [inner(last).replace("\r" + " " * 60, "\n") for last in (7, 9)]
+    assert judge(*kept).level == "different"
+
+
+def test_text_directly_after_a_bar_is_a_line_that_counts() -> None:
+    assert judge(THEN + "`Trainer.fit` stopped", NOW + "`Trainer.fit` stopped").level == "equal except for"
+    assert judge(THEN + "`Trainer.fit` stopped", NOW + "`Trainer.fit` went on").level == "different"
+
+
+def test_a_bar_that_is_wider_than_the_terminal_goes_on_in_the_next_line() -> None:
+    def drawn(times: str, loss: str, width: int) -> str:
+        last = "\r\x1b[2K\x1b[1A\x1b[2K"
+        return f"Epoch 0 ━━━━ 1/2 {times} loss:\n{' ' * width}0.9{' ' * 20}{last}Epoch 0 ━━━━ 2/2 {times} loss:\n{' ' * width}{loss}{' ' * 20}\x1b[0mend\n"
+
+    assert judge(drawn("0:00:01 98.0it/s", "0.5", 40), drawn("0:00:02 8.0it/s", "0.5", 39)).level == "equal except for"
+    assert judge(drawn("0:00:01 98.0it/s", "0.5", 40), drawn("0:00:02 8.0it/s", "0.6", 39)).level == "different"
+    assert (
+        judge(drawn("0:00:01 98.0it/s", "0.5", 40), drawn("0:00:01 98.0it/s", "0.5", 40).replace("end", "no")).level
+        == "different"
+    )
 
 
 @pytest.mark.parametrize(
