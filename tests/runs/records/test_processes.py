@@ -64,7 +64,7 @@ def test_a_process_that_was_killed_has_no_exit_code(tmp_path: Path, gathering: G
     with gathering:
         places = [Place(tmp_path / "runs" / NAME, member(rank)) for rank in (0, 1)]
     for place, rank in zip(places, (0, 1), strict=True):
-        threading.Thread(target=place.wait, args=(process(rank), Gathering(tmp_path / "runs", "key"))).start()
+        threading.Thread(target=place.wait, args=(process(rank), Gathering(tmp_path / "runs", "key")), daemon=True).start()
     places[0].wait(process(0), gathering)
     places[1].close()  # as the kernel does
     assert places[0].leave(gathering, process(0, 0), GOOD)
