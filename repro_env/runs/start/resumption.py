@@ -76,18 +76,19 @@ def chain(run: Run, runs: Sequence[Run]) -> list[Run]:
 
 
 def count_without_progress(attempts: Sequence[Run], number: int) -> int:
-    """Return how many of the last attempts a signal interrupted before they changed an output or a checkpoint. Pure.
+    """Return how many of the last attempts of a job a signal interrupted before they changed an output or a checkpoint. Pure.
 
-    `attempts`: oldest first. One that was killed, or interrupted by another signal, is not counted: it may have had no time.
+    `attempts`: oldest first, the first may be of an earlier job. One that was killed, or interrupted by another signal, is not counted: it may have had no time.
     """
+    jobs = [run.start.job and run.start.job.id for run in attempts]
     count, before = 0, frozenset[tuple[str, str]]()
-    for end, start in ((run.end, run.start) for run in attempts):
+    for job, start, end in ((job, run.start, run.end) for job, run in zip(jobs, attempts, strict=True)):
         if end is None:
             continue
         after = frozenset((output.path, output.sha256) for output in end.outputs)
         if after != before or start.before != end.after:
             count = 0
-        elif end.outcome.interrupted == number:
+        elif end.outcome.interrupted == number and job == jobs[-1]:
             count += 1
         before = after
     return count

@@ -84,7 +84,9 @@ def test_the_job_of_slurm_is_read_from_its_variables() -> None:
     assert job_of({"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "2"}) == Job(engine="slurm", id="7", node="", restarts=2)
 
 
-def attempt(number: int, *, outputs: str = "", interrupted: int = signal.SIGUSR1, over: bool = True, after: str = "0") -> Run:
+def attempt(
+    number: int, *, outputs: str = "", interrupted: int = signal.SIGUSR1, over: bool = True, after: str = "0", job: str = "7"
+) -> Run:
     """An attempt of a job. `outputs` and `after`: what its outputs and its checkpoints are at the end."""
     run_id, earlier = (ids.uuid7(value, value.to_bytes(10, "big")) for value in (number, number - 1))
     digest = f"sha256:{after * 64}"
@@ -93,6 +95,7 @@ def attempt(number: int, *, outputs: str = "", interrupted: int = signal.SIGUSR1
     outcome = msgspec.structs.replace(record.outcome, interrupted=interrupted)
     record = msgspec.structs.replace(record, outcome=outcome, outputs=files, after=digest)
     made = msgspec.structs.replace(start(run_id), resume_of=earlier if number > 1 else None, before=f"sha256:{'0' * 64}")
+    made = msgspec.structs.replace(made, job=Job(engine="slurm", id=job, node="node1"))
     return Run(Path("/runs"), made, record if over else None, "done" if over else "interrupted")
 
 
@@ -106,8 +109,20 @@ def attempt(number: int, *, outputs: str = "", interrupted: int = signal.SIGUSR1
         ([attempt(1), attempt(2, outputs="a"), attempt(3, outputs="b")], 0),
         ([attempt(1), attempt(2, after="1")], 0),
         ([attempt(1), attempt(2, over=False), attempt(3, interrupted=signal.SIGTERM), attempt(4)], 2),
+        ([attempt(1), attempt(2, job="8"), attempt(3, job="8")], 2),
+        ([attempt(1, outputs="a"), attempt(2, outputs="a", job="8")], 1),
     ],
-    ids=["first", "an output", "nothing", "the same output", "another output", "a checkpoint", "killed and preempted"],
+    ids=[
+        "first",
+        "an output",
+        "nothing",
+        "the same output",
+        "another output",
+        "a checkpoint",
+        "killed and preempted",
+        "an earlier job",
+        "outputs of an earlier job",
+    ],
 )
 def test_attempts_without_a_new_output_or_checkpoint_are_counted(attempts: list[Run], count: int) -> None:
     assert resumption.count_without_progress(attempts, signal.SIGUSR1) == count
