@@ -97,6 +97,7 @@ def render(job: Job, resources: Resources) -> str:
         about=f"The run {job.runs[0][0]}" if len(job.runs) == 1 else f"{len(job.runs)} runs, each with another seed",
         tasks=len(job.runs) > 1,
         requeue=resources.requeue,
+        block=resources.requeue and resources.tasks == 1,  # srun handles its signals itself
         run_id=job.runs[0][0],
         seed=job.runs[0][1],
         run_ids=_quote([run_id for run_id, _ in job.runs]),

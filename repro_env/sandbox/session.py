@@ -250,6 +250,7 @@ _held: list[int] = []
 def hold_signal(number: int) -> None:
     """Hold a signal that comes before a command runs; the next `queue_signals` takes it. Must be called in the main thread."""
     signal.signal(number, lambda number, frame: _held.append(number))  # noqa: ARG005
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})  # a job script keeps it until now
 
 
 @contextlib.contextmanager

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import msgspec
@@ -41,6 +44,8 @@ GOLDEN = f"""\
 #SBATCH --qos=high
 # The run {RUN}. Written by repro-env.
 trap '' USR1  # comes before the time limit; `exec` handles it from its start
+block=(env --block-signal=USR1)              # keeps it until then
+"${{block[@]}}" true 2>/dev/null || block=()   # coreutils before 8.31
 
 missing() {{
     echo "repro-env: error: $1 is not on the node $(hostname)" >&2
@@ -52,7 +57,7 @@ for path in /opt/tool/bin/repro-env /home/ann/.cache/repro-env; do
 done
 cd /home/ann/digits || missing /home/ann/digits
 export REPRO_ENV_STORE=/home/ann/.cache/repro-env
-exec /opt/tool/bin/repro-env exec --run-id {RUN} --seed 7 -- train.py --lr 0.1
+exec "${{block[@]}}" /opt/tool/bin/repro-env exec --run-id {RUN} --seed 7 -- train.py --lr 0.1
 """
 
 
@@ -149,6 +154,28 @@ def test_bash_reads_every_word_as_it_was_typed(tmp_path: Path) -> None:
         ["bash"], input=slurm.render(job, Resources()).encode("utf-8", "surrogateescape"), capture_output=True, check=True
     )
     assert done.stdout.decode("utf-8", "surrogateescape").split("\0")[:-1] == ["--run-id", RUN, "--seed", "7", "--", *WORDS]
+
+
+def test_a_warning_that_comes_while_python_starts_is_kept_for_it(tmp_path: Path) -> None:
+    code = (
+        "import pathlib, signal, sys, time; pathlib.Path('started').touch()\n"
+        "while not pathlib.Path('sent').exists(): time.sleep(0.01)\n"
+        "from repro_env.sandbox.session import hold_signal, queue_signals; hold_signal(signal.SIGUSR1)\n"
+        "with queue_signals() as queue: queue.is_forwarded = True; sys.exit(42 if signal.SIGUSR1 in queue.take() else 3)\n"
+    )
+    command, directory = (sys.executable, "-c", code), str(tmp_path)
+    job = msgspec.structs.replace(JOB, command=command, needed=(directory,), directory=directory)
+    script = tmp_path / "job.sh"
+    script.write_text(slurm.render(job, Resources(requeue=True)))
+    with subprocess.Popen(
+        ["bash", script], env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(Path(__file__).parents[2])}
+    ) as process:
+        while not (tmp_path / "started").exists():
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(signal.SIGUSR1)
+        (tmp_path / "sent").touch()
+        assert process.wait(60) == 42
 
 
 def test_each_task_of_an_array_job_has_its_own_run_seed_and_logs(tmp_path: Path) -> None:
