@@ -22,6 +22,7 @@ from repro_env.oci import paths
 from repro_env.oci.entry import Entry, members, sort_with_parents
 from repro_env.runs.execution import imageprogram, streams
 from repro_env.runs.start.request import RunOptions
+from repro_env.sandbox.session import FORWARDED
 from repro_env.schema.image import Config, Expected
 from repro_env.schema.progress import SILENT, Tell
 from repro_env.schema.spec import Spec
@@ -97,8 +98,8 @@ def _compile(spec: Spec, options: RunOptions, known: Path | None, store: Store, 
         launch = imageprogram.launch(spec, "bytecode", argv, paths.COMPILED, notes=notes, store=store)
         with streams.silent():
             outcome = imageprogram.run(launch, run_directory, spec, options, store, bytecode=known)
-        if outcome.interrupted:
-            signal.raise_signal(outcome.interrupted)
+        if (stopped := outcome.interrupted or outcome.signal) in FORWARDED:
+            signal.raise_signal(stopped)
         if outcome.exit_code:
             tell.warn(
                 f"the image's modules could not be compiled (exit code {outcome.exit_code}), so each process compiles what it imports"
