@@ -20,6 +20,7 @@ else:
     import tomli as tomllib
 
 LIST = Path(__file__).with_name("fields.toml")
+_DURATION = re.compile(r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _PATH = "(path)"
 """The place of a random name in the path of a file."""
 
@@ -48,13 +49,15 @@ class Field(Frozen, frozen=True, kw_only=True):
 
     @property
     def ignores(self) -> tuple[Ignore, ...]:
-        return tuple(Ignore("*", place) for place in self.places if place not in ("*", _PATH))
+        return tuple(Ignore("*", place, any_depth=False) for place in self.places if place not in ("*", _PATH))
 
     def matches_file(self, path: str) -> bool:
         return _path(self.file).search(path) is not None
 
     def fits(self, *values: str) -> bool:
-        """Whether all values have the form that the library gives them."""
+        """Whether all values have the form that the library gives them. A duration is a number, or a tensor of them."""
+        if self.kind == "duration" and not self.form and values[0] != "a tensor":
+            return all(_DURATION.fullmatch(value) for value in values)
         return not self.form or all(re.fullmatch(self.form, value.strip('"')) for value in values)
 
     def names(self, paths: Iterable[str]) -> list[str]:

@@ -48,6 +48,8 @@ class Ignore(Frozen, frozen=True):
     place: str | None
     """None for the whole file."""
     source: Source = "--ignore"
+    any_depth: bool = True
+    """Whether a place without dots is at any depth. A library writes its field at one place."""
 
     @property
     def reason(self) -> str:
@@ -65,7 +67,7 @@ class Ignore(Frozen, frozen=True):
             return False
         pattern = self.place.replace("[", "[[]")
         names = [place, re.sub(r"\.\d+(?=\.)", "", place)]
-        if "." not in pattern:
+        if "." not in pattern and self.any_depth:
             names.append(place.rpartition(".")[2])
         return any(fnmatchcase(name, pattern) for name in names)
 

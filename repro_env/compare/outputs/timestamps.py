@@ -68,7 +68,7 @@ def timestamps(text: str, zones: tuple[int, ...], year: int) -> Iterator[Timesta
             starts, length = _read(match, zones, year)
             if starts:
                 marks = re.sub(r"[0-9]+|[A-Za-z]{3,}", "", match[0])
-                yield Timestamp(*match.span(), starts, length, f"{number} {marks}")
+                yield Timestamp(*match.span(), starts, length, f"{number} {marks} {match['zone'] or ''}")
     for match in _EPOCH.finditer(text):
         whole, part = match["whole"], match["part"] or ""
         scale = 10 ** (len(whole) - 10)

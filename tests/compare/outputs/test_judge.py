@@ -129,3 +129,25 @@ def test_a_text_for_a_path_with_values_of_its_run_has_a_pattern() -> None:
     assert [accept.text for accept in found.accept] == ["logs/*/*/[[]a].csv:t"]
     found = judge.with_option(judge.of_bytes(file, b"a,t\n1,1.5\n", b"a,t\n1,2.5\n1,2\n"))
     assert (found.accept, found.accept_file) == ((), "logs/*/*/[[]a].csv")
+
+
+def test_the_library_list_explains_only_durations_at_the_place_of_the_field() -> None:
+    def level(then: tuple[str, str], now: tuple[str, str]) -> str | None:
+        file = File(path="joblib/f/metadata.json", now="joblib/f/metadata.json", kind="result")
+        text = '{"duration": %s, "input_args": {"duration": %s}, "time": 5}'
+        return Judge(THEN, NOW).of_bytes(file, *((text % values).encode() for values in (then, now))).level
+
+    assert level(("1.5", "3"), ("2.5", "3")) == "equal except for"
+    assert level(("1.5", "3"), ("null", "3")) == "different"
+    assert level(("1.5", "3"), ('"2.5"', "3")) == "different"
+    assert level(("1.5", "3"), ("1.5", "4")) == "different", "an argument of the call"
+
+
+def test_a_changed_time_zone_is_no_time_of_the_run() -> None:
+    def level(then: str, now: str) -> str | None:
+        file = File(path="a.txt", now="a.txt", kind="result")
+        return Judge(THEN, NOW).of_bytes(file, f"at {then}".encode(), f"at {now}".encode()).level
+
+    assert level("2026-07-01T10:00:00+02:00", "2026-07-02T10:00:00+02:00") == "equal except for"
+    assert level("2026-07-01T10:00:00+02:00", "2026-07-02T10:00:00+01:00") == "different"
+    assert level("2026-07-01T10:00:00 UTC", "2026-07-02T10:00:00 GMT") == "different"
