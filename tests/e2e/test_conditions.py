@@ -110,3 +110,10 @@ def test_runs_that_only_print_are_compared_by_their_lines(small: parts.Project) 
     assert "- line 2: loss 1" in first
     assert "+ line 2: loss 2" in first
     assert "neither run has outputs; they printed the same" in small.run("runs", "compare", *names[1:]).out
+
+
+def test_seeds_that_run_at_a_time_have_the_terminal_of_the_first(small: parts.Project) -> None:
+    script = "import json, shutil; json.dump({'width': shutil.get_terminal_size().columns}, open('m.json', 'w'))"
+    code, shown = on_terminal(small, 133, "sensitivity", "--seeds", "3", "-j", "2", "-c", script)
+    assert code == 0, shown
+    assert "all 3 seeds give 133" in shown

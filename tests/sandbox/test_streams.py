@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from repro_env.sandbox import streams
@@ -126,3 +127,23 @@ def test_a_background_run_does_not_read_the_terminal(place: Place) -> None:
         os.write(main, b"typed\n")
         read_until(main, b"done")
         assert driver.wait(60) == 0
+
+
+ASK = "import msgspec, sys; from repro_env.sandbox import streams; open(sys.argv[1], 'wb').write(msgspec.json.encode(streams.of_caller()))"
+
+
+def test_the_record_says_how_the_streams_of_the_caller_are_connected(tmp_path: Path) -> None:
+    def ask(redirection: str, **options: int | bytes) -> dict[str, object]:
+        line = ["sh", "-c", f'"$0" -c "$1" "$2" {redirection}', sys.executable, ASK, str(tmp_path / "answer")]
+        subprocess.run(line, cwd=tmp_path, check=True, timeout=60, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, **options)  # type: ignore[call-overload]
+        found = msgspec.json.decode((tmp_path / "answer").read_bytes())
+        return {name: value for name, value in found.items() if value}
+
+    null = {"stdin": "null", "stdout": "null", "stderr": "null"}
+    assert ask("</dev/null >/dev/null 2>&1") == null, "/dev/null is not one log"
+    joined = {"stdin": "file", "stdout": "file", "stderr": "file", "joined": True, "has_input": True}
+    (tmp_path / "in").write_text("one line")
+    assert ask("<in >out 2>&1") == joined
+    assert ask("</dev/null >out 2>err") == {"stdin": "null", "stdout": "file", "stderr": "file"}
+    assert ask(">/dev/null 2>&1", input=b"") == {**null, "stdin": "pipe"}
+    assert ask(">/dev/null 2>&1", input=b"x") == {**null, "stdin": "pipe", "has_input": True}
