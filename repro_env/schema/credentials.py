@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from repro_env.schema.patterns import lazy
 
-RULE = 4
+RULE = 5
 """Version of the rules; part of the cache keys of files that hold no secret."""
 
 
@@ -100,6 +100,11 @@ SHAPES = (
     _token("JSON web token", "eyJ", r"[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{16,}"),
     _token("Elevenlabs key", "sk_", _DIGIT + r"[0-9a-f]{48}"),
     _token("Fireworks key", "fw_", _MIXED + r"[A-Za-z0-9]{22,24}"),
+    _token(
+        "Teams webhook",
+        "webhook.office.com/webhookb2/ outlook.office.com/webhook/",
+        r"[0-9a-f-]{36}@[0-9a-f-]{36}/IncomingWebhook/[0-9a-f]{32}",
+    ),
     _token("Jina key", "jina_", _DIGIT + r"[A-Za-z0-9_-]{50,}"),
     _token("Voyage key", "pa-", _MIXED + r"[A-Za-z0-9_-]{43}"),
     _token("Tavily key", "tvly-", r"(?:dev-|prod-)?" + _DIGIT + r"[A-Za-z0-9]{24,}"),
@@ -264,7 +269,7 @@ _WORDS = lazy(
     re.IGNORECASE,
 )
 """Words in placeholders for passwords."""
-_CODE = lazy(r"[A-Za-z_][\w.]*(?:\(|\[|\.[A-Za-z_]\w*\b)|.*(?:\(\)|->|::|=>|==|\\[a-z]|\\u)|/\w+/|\.{0,2}/")
+_CODE = lazy(r"[A-Za-z_][\w.]*(?:\(|\[|\.[A-Za-z_]\w*\b)|.*(?:\(\)|->|::|=>|==|\\[a-z]|\\u)|#?/\w+/|\.{0,2}/")
 
 
 def is_made_up(value: str) -> bool:
@@ -312,6 +317,21 @@ def is_random(value: str) -> bool:
         and not _HASHED.match(value)
         and not re.search(r"0123456789|abcdef|(.)\1{4}", value)
         and (hexadecimal or not re.search(r"[a-z]{7}|[A-Z]{8}", value) or _has_no_words(value))
+    )
+
+
+def is_key(value: str) -> bool:
+    """Whether a value after a name such as `api_key` is letters and digits in random order, of 16 or more."""
+    changes = len(re.findall(r"(?<=[a-z])[A-Z0-9]|(?<=[A-Z])[a-z0-9]|(?<=[0-9])[A-Za-z]", value))
+    return (
+        re.fullmatch(r"(?=[^A-Z]*[A-Z])(?=[^a-z]*[a-z])[A-Za-z0-9]{16,64}", value) is not None
+        and len(set(value)) >= _DISTINCT
+        and changes * 5 >= (len(value) - 1) * 2
+        # Capitals or digits in a row, or a digit before a letter: names in camel case have few of them.
+        and len(re.findall(r"[A-Z]{2,}|[0-9](?=[A-Za-z])", value)) >= 2
+        and not is_placeholder(value)
+        and not _HASHED.match(value)
+        and value not in _SAMPLES
     )
 
 

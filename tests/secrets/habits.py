@@ -431,6 +431,39 @@ BUILT: dict[str, Callable[[Mint, str], bytes]] = {
     "split.py": lambda mint, name: b"a = 'ghp_' + '" + mint.draw(name, "{a:36}").encode() + b"'",
 }
 
+FORMS: dict[str, str] = {
+    "arrow.R": 'api_key <- "«a:32»"',
+    "double-arrow.R": "token <<- '«a:40»'",
+    "set.fish": "set -x API_TOKEN «a:32»",
+    "set-global.fish": "set -gx API_KEY «a:24»",
+    "setenv.csh": "setenv API_TOKEN «a:32»",
+    "wandb-login.ipynb": '{"cells": [{"cell_type": "code", "source": ["!wandb login «h:40»\\n"]}]}',
+    "wandb-relogin.ipynb": '{"cells": [{"cell_type": "code", "source": ["!wandb login --relogin «h:40»\\n"]}]}',
+    "env-magic.ipynb": '{"cells": [{"cell_type": "code", "source": ["%env API_KEY=«a:32»\\n"]}]}',
+    "connect.py": 'pymysql.connect("db.north.org", "ann", "«p:14»7!", "runs")',
+    "connect.ipynb": '{"cells": [{"cell_type": "code", "source": ["connect(\\"db\\", \\"ann\\", \\"«p:14»7!\\")\\n"]}]}',
+    "getpass-or.py": "password = getpass() or '«p:14»7!'",
+    "getpass-prompt-or.py": "password = getpass.getpass('password: ') or '«p:14»7!'",
+    "get-or.py": 'api_key = os.environ.get("API_KEY") or "«a:32»"',
+    "env-or.js": "const apiKey = process.env.API_KEY || '«a:32»';",
+    "conditional.py": 'password = "«p:14»7!" if production else None',
+    "conditional-else.py": 'api_key = None if offline else "«a:32»"',
+    "tuple.py": 'api_keys = ("«a:32»", "«a:32»")',
+    "list.py": 'API_KEYS = [\n    "«a:32»",\n    "«a:32»",\n]',
+    "dictionary.py": 'api_keys = {"first": "«a:32»", "second": "«a:32»"}',
+    "passwords.py": 'passwords = {\n    "ann": "«p:14»7!",\n}',
+    "tokens.py": 'tokens = ["«a:40»"]',
+    "list.yaml": "tokens:\n  - «a:40»\n  - «a:40»",
+    "flow-list.yaml": 'api_keys: ["«a:32»"]',
+    "list.json": '{"api_keys": ["«a:32»"]}',
+    "snowflake-account.py": "create_engine('snowflake://ann:«a:14»@ab12345/db')",
+    "snowflake.env": "URL=snowflake://ann:«a:14»@myaccount/db",
+    "teams.py": 'URL = "https://lab.webhook.office.com/webhookb2/«h:8»-«h:4»-«h:4»-«h:4»-«h:12»@«h:8»-«h:4»-«h:4»-«h:4»-«h:12»/IncomingWebhook/«h:32»/x"',
+    "teams-workflow.sh": "curl https://prod-12.westeurope.logic.azure.com/workflows/«h:32»/triggers/manual/paths/invoke?sv=1.0&sig=«a:43»",
+    "short-annotated.py": 'api_key: str = "«a:20»"',
+    "short-keyword.ipynb": '{"cells": [{"cell_type": "code", "source": ["Client(api_key=\\"«a:20»\\")\\n"]}]}',
+}
+"""Further ways to write a value after its name."""
 NAMES: tuple[str, ...] = (
     "notes-ghp_«a:36».txt",
     "runs/hf_«a:34»/log.txt",
@@ -440,6 +473,12 @@ NAMES: tuple[str, ...] = (
 """Names of files and directories that contain a secret."""
 
 CLEAN: dict[str, str] = {
+    "camel.ts": "apiKey: 'MyServiceKeyForTheTest1'\napi_key = 'TheSecondKeyOfTheTest'\nconst accessKey = process.env.ACCESS_KEY || 'localDevelopment'\n",
+    "schema.json": '{"secret": {\n  "$ref": "#/definitions/io.k8s.api.core.v1.SecretVolumeSource"\n}, "password": ["string", "null"]}',
+    "conditional.py": "api_key = args.api_key if args.api_key else os.environ['KEY']\npassword = None or 'password'\ntokens = ['hello', 'world']\nkeys = {'a': 'layer_12_attention'}\n",
+    "connect.py": "sqlite3.connect('runs.db', 'DEFERRED', 'autocommit2')\nsignal.connect('changed', 'on_changed_1', 'Window2Title')\n",
+    "arrow.R": "api_key <- Sys.getenv('API_KEY')\ntoken <- readline('Token: ')\n",
+    "tokens.yaml": "tokens:\n  - hello-world-of-tokens-1\n  - first_token_of_the_list_2\n",
     "reference.sh": "export HF_TOKEN=$TOKEN\npassword $WEBSITE_GITHUB_TOKEN\ncurl -u ann:$PASSWORD https://api.north.org\nPGPASSWORD=${DB_PASSWORD:-}\n",
     "workflow.yml": "env:\n  TOKEN: ${{ secrets.PUBLISH_TOKEN }}\n  password: ${{ secrets.PYPI_API_TOKEN }}\n  api_key: ${API_KEY}\n  with:\n    github-token: ${{ github.token }}\n",
     "config.py": 'password = os.environ["DB_PASSWORD"]\ntoken = os.getenv("HF_TOKEN")\napi_key = config.api_key\nSECRET_KEY = get_secret("django")\nx(password=getpass.getpass())\nsecret_key=settings.SECRET_KEY1\n',
@@ -513,6 +552,8 @@ def planted(mint: Mint) -> dict[str, bytes]:
         files[f"built/{path}"] = build(mint, f"built {path}")
     for path in NAMES:
         files[f"names/{text(mint, path, path)}"] = b"plain\n"
+    for path, template in FORMS.items():
+        files[f"forms/{path}"] = text(mint, f"forms {path}", template).encode() + b"\n"
     return files
 
 

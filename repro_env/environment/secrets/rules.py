@@ -10,6 +10,7 @@ from typing import NamedTuple
 from repro_env.schema import credentials
 from repro_env.schema.credentials import (
     is_app_password,
+    is_key,
     is_made_up,
     is_password,
     is_placeholder,
@@ -72,7 +73,14 @@ def _is_short(data: bytes, match: Match) -> bool:  # noqa: ARG001
 
 
 def _is_password(data: bytes, match: Match) -> bool:  # noqa: ARG001
-    return is_password(_value(match)) or is_random(_value(match))
+    value = _value(match)  # `#/` begins a reference in a JSON schema
+    return not value.startswith("#/") and (is_password(value) or is_random(value) or is_key(value))
+
+
+def _is_positional(data: bytes, match: Match) -> bool:  # noqa: ARG001
+    """Whether one of the arguments after the first is a password or a key."""
+    values = (value.decode("latin-1") for value in _QUOTED.findall(match[1]))
+    return any(is_key(value) or (is_password(value) and re.search(r"[^\w ./:-]", value) is not None) for value in values)
 
 
 def _is_login(data: bytes, match: Match) -> bool:
@@ -85,7 +93,13 @@ def _is_keyed(data: bytes, match: Match) -> bool:
     has_name = _NAME.search(data, max(0, match.start() - 20), match.start(1)) is not None
     if not has_name and b"," in between:
         return False  # `assertEqual(key, "...")`
-    return is_random(_value(match)) or ((has_name or between[:3].isupper()) and is_uuid(_value(match)))
+    is_named = has_name or between[:3].isupper()
+    return is_random(_value(match)) or (is_named and (is_uuid(_value(match)) or is_key(_value(match))))
+
+
+def _is_named_key(data: bytes, match: Match) -> bool:
+    """Whether a value after a complete name, such as `api_key`, is a key. The mark is the end of the name."""
+    return is_key(_value(match)) and _NAME.search(data, max(0, match.start() - 20), match.start(match.lastindex or 0)) is not None
 
 
 def _is_part_of_jwk(data: bytes, match: Match) -> bool:
@@ -98,7 +112,7 @@ def _is_aws_id(data: bytes, match: Match) -> bool:
     return _is_token(data, match) and any(_is_token(data, secret) for secret in found)
 
 
-def _is_url(data: bytes, match: Match) -> bool:  # noqa: ARG001
+def _is_url(data: bytes, match: Match) -> bool:
     user, password, host = (part.decode("latin-1") for part in match.groups())
     return (
         user.lower() != password.lower()
@@ -107,7 +121,7 @@ def _is_url(data: bytes, match: Match) -> bool:  # noqa: ARG001
         and (len(password) > 7 if not user else not re.fullmatch(r"user\w*", user))
         and not re.search("pass", password, re.IGNORECASE)
         and not is_placeholder(password)
-        and not _LOCAL.fullmatch(host)
+        and (not _LOCAL.fullmatch(host) or (host.isalnum() and data.endswith(_ACCOUNTS, 0, match.start())))
     )
 
 
@@ -177,28 +191,43 @@ _BETWEEN = (
     # What is between a name and its value: `x`, `x"`, `x")`, then the sign, `: str =`, `default=`, `value=`, a new line,
     # `|` or `>` of YAML and a new line.
     r"[\"'`)\]\\]{0,4}(?:"
-    r"[ \t]{0,20}(?:=>|:=|:\s{0,4}[\w.\[\], |]{1,40}=(?!=)|[=:](?!=)|,(?=\s{0,4}[\"']))\s{0,40}\(?\s{0,40}(?:SecretStr\()?"
+    r"[ \t]{0,20}(?:=>|:=|<<?-|:\s{0,4}[\w.\[\], |]{1,40}=(?!=)|[=:](?!=)|,(?=\s{0,4}[\"']))\s{0,40}\(?\s{0,40}(?:SecretStr\()?"
+    # `["x", "y"]`, `{"a": "x"}`, a list below the name in YAML
+    r"(?:[\[({]\s{0,40}(?:[\"'][^\"'\n]{0,60}[\"']\s{0,4}:\s{0,40})?|-[ \t]{1,4})?"
     r"|[\"']?:[ \t]{1,8}[|>][-+1-9]{0,2}[ \t]{0,8}\r?\n[ \t]{1,40}"
     r"|[\"'][^\n]{0,80}?(?:default|value)\s{0,4}=\s{0,4}|\n\s{0,20}value:[ \t]|[\"']?>|[ \t]is[ \t]|[ \t]{1,8}(?=[^\s=:]))"
 )
+_OR = (
+    # `getpass() or "x"`, `a if b else "x"`, `get("NAME") or "x"`
+    r"(?:[\"'`)\]]{0,4}[ \t]{0,20}=[ \t]{0,20}(?![\s\"'=])(?:[^\n\"'#,;(]|\([^()\n]{0,60}\)){1,80}?[ \t](?:or|else|\|\||\?\?)"
+    r"|[\"'`)\]]{0,4}[ \t]{1,4}(?:or|\|\||\?\?))[ \t]{1,4}(?=[rb]?[\"'])"
+)
 _VALUE = rf"(?:{_QUOTE}([^\"'`\\\n]{{8,200}})\\?[\"'`]|([^\s\"'`,;&<>(){{}}\[\]|\\]{{8,200}}))"
-_NAMED = rf"(?i:{credentials.NAMES}s?\d{{0,2}}{_BETWEEN}|{credentials.SHORT}\\?[\"'\]]{{0,2}}[ \t]{{0,20}}(?:=>|:=|[=:](?!=))[ \t]{{0,20}}){_VALUE}"
-_KEYED = rf"(?i:key|token|authorization|auth|wandb){_BETWEEN}(?:[rbu]?\\?[\"'`])?([A-Za-z0-9+/_.-]{{16,200}}={{0,2}})(?![A-Za-z0-9_(\[*])"
+_NAMED = rf"(?i:{credentials.NAMES}s?\d{{0,2}}(?:{_OR}|{_BETWEEN})|{credentials.SHORT}\\?[\"'\]]{{0,2}}[ \t]{{0,20}}(?:=>|:=|[=:](?!=))[ \t]{{0,20}}){_VALUE}"
+_KEYED = rf"(?i:(?:key|token|authorization|auth|wandb)s?{_BETWEEN})(?:[rbu]?\\?[\"'`])?([A-Za-z0-9+/_.-]{{16,200}}={{0,2}})(?![A-Za-z0-9_(\[*])"
 _BEARER = r"(?i:bearer|authorization[\"']?\s{0,4}[:=,]\s{0,4}[\"']?(?:basic|token|apikey))\s{1,4}([A-Za-z0-9._~+/=-]{16,200})"
 _PAIR = rf"\(\s{{0,20}}{_QUOTE}[^\"'\\\n]{{1,80}}\\?[\"'],\s{{0,20}}(?:password\s?=\s?)?{_QUOTE}([^\"'\\\n]{{8,100}})\\?[\"']"
 """`("ann", "...")`: a user name and a password."""
-_LOGIN = rf"(?i:login|auth)(?:[\"']?\s{{0,4}}[:=]\s{{0,4}})?(?:{_PAIR}|\([^)\n]{{0,80}}?[\"']([0-9a-f]{{40}})\\?[\"']| ([0-9a-f]{{40}})\b)"
+_LOGIN = rf"(?i:login|auth)(?:[\"']?\s{{0,4}}[:=]\s{{0,4}})?(?:{_PAIR}|\([^)\n]{{0,80}}?[\"']([0-9a-f]{{40}})\\?[\"']|(?: --?[\w-]{{1,30}})*[ =]([0-9a-f]{{40}})\b)"
+_CONNECT = (
+    rf"\(\s{{0,20}}{_QUOTE}[^\"'\n]{{0,80}}[\"'](?=\s{{0,20}},)((?:\s{{0,20}},\s{{0,20}}{_QUOTE}[^\"'\n]{{0,100}}[\"']){{1,4}})"
+)
+"""`("host", "ann", "...")`: positional arguments, of which the first is no password."""
 _COMET = r"(?:Experiment|comet_ml\.\w{1,20}|API)\(\s{0,20}\\?[\"']([A-Za-z0-9]{25})\\?[\"']"
 _SIGNED = r"[?&;](?:X-(?:Amz|Goog)-)?(?:Signature|sig)=((?:[A-Za-z0-9_~+/-]|%[0-9A-F]{2}){32,})"
 _AUTH = r"(?:\"auth\"\s*:|_(?:auth|password)\s*=)\s*\"?([A-Za-z0-9+/]{16,}={0,2})"
 _OPTION = r" -(?:[upPakw]|-user|-proxy-user|-pass\w*)[ =]{0,2}[\"']?(?:[\w.@-]{1,60}:)?([^\s\"'`$:]{8,200})"
+_NAMED_KEY = rf"(?i:(?<=[a-z_-])(?:key|token)s?\d{{0,2}}(?:{_OR}|{_BETWEEN}))(?:{_QUOTE}([A-Za-z0-9]{{16,64}})\\?[\"'`]|([A-Za-z0-9]{{16,64}})(?![^\s\"'`,;&<>\\]))"
 _KUBERNETES = r"kind: Secret\b(?:(?!\n---).){0,1900}?\b(?:data|stringData):[ \t\r]*((?:\n(?:[ \t][^\n]*)?)+)"
 _PART = r"(?:[^\s/:@'\"`<>{}$%()\[\]*\\,;|&#?]|%[0-9A-Fa-f]{2})"
-_NAME = _bytes(rf"{credentials.NAMES}(?=[^A-Za-z0-9_-])", re.IGNORECASE)
+_NAME = _bytes(rf"{credentials.NAMES}s?\d{{0,2}}(?=[^A-Za-z0-9_-])", re.IGNORECASE)
 _AWS_SECRET = _bytes(
     r"(?<![A-Za-z0-9/+=_-])(?=[^\s]{0,39}[a-z])(?=[^\s]{0,39}[A-Z])(?=[^\s]{0,39}[0-9])[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+=_-])"
 )
 _TOOL = _bytes(r"\b(?:curl|wget|sshpass|mysql\w*|redis-cli|mongo\w*|docker login|openssl|zip|psql|smbclient|twine)\b")
+_QUOTED = _bytes(rf"{_QUOTE}([^\"'\n]{{8,100}})[\"']")
+_ACCOUNTS = (b"snowflake", b"cloudinary", b"databricks")
+"""Schemes of URLs whose host is an account, in one word."""
 _ENTRY = _bytes(r"^\s+[\w.-]+:[ \t]*(?:[|>][-+1-9]{0,2}[ \t\r]*\n[ \t]*)?[\"']?([^\s\"'{}$<>]{8,})", re.MULTILINE)
 NO_PASSWORD = lazy(
     r"pass\w*|pwd|pw|psw|secret\w*|token|admin|root|test\w*|guest|changeme|user\w*|postgres|mysql|foo|bar|baz|hunter2|minioadmin|key"
@@ -236,7 +265,9 @@ _IN_ALL = (
 # Values of any characters, in text.
 _IN_TEXT = (
     _rule(SETTING, "pass|pw|secret|credential", _NAMED, _is_password),
+    _rule(SETTING, "key|token", _NAMED_KEY, _is_named_key),
     _rule(SETTING, "login|auth", _LOGIN, _is_login),
+    _rule("password in a call", "connect(", rf"(?i:connect){_CONNECT}", _is_positional),
     _rule("password in a command", " -", _OPTION, _is_option),
     _rule("secret of Kubernetes", "kind: secret", _KUBERNETES, _is_kubernetes),
     _rule("password of a .netrc", "pass", r"password\s+(\S{6,})", _is_netrc),

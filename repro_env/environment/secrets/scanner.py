@@ -43,6 +43,8 @@ _LEAD = 28
 """Bytes before a run in which a token with dots or slashes may begin (`hooks.slack.com/...`)."""
 _NEAR = 80
 """Bytes on each side of a run in which the mark of a long value may be."""
+_MARK = 24
+"""No mark is longer; a mark may begin where the search near one run ends."""
 _CONTROL = bytes(byte for byte in range(32) if byte not in b"\b\t\n\f\r\x1b")
 """Characters that text and what terminals receive hardly have. Numbers as bytes have some, even if no byte is 0."""
 _IN_RUN = bytes(97 if (chr(byte).isalnum() and byte < 128) or byte in b"_-+/=" else 32 for byte in range(256))
@@ -144,13 +146,14 @@ def _in_bytes(data: bytes, *, text: bool, program: bool, code: bool) -> Iterator
     `text`: whether named values count too. `program`: whether it is a binary with symbol names. `code`: whether it is program
     text, in which an unquoted value is an expression.
     """
-    lower = data.lower()
+    lower, searched = data.lower(), 0
     for start, end in _runs(data):
         if program and data.startswith(b"_Z", start) and data[start:end].replace(b"_", b"").isalnum():
             continue  # the name of a C++ symbol ("Itanium C++ ABI", 5.1), as are most runs of torch's libraries
         # In binary data any byte may precede a token, but programs have many long names.
         yield from _tokens(data, start, end, at_words=text or program, program=program)
-        yield from _near_marks(data, lower, max(0, start - _NEAR), end + _NEAR, RULES_OF_RUNS[text], code=code)
+        yield from _near_marks(data, lower, max(searched, start - _NEAR), end + _NEAR, RULES_OF_RUNS[text], code=code)
+        searched = end + _NEAR - _MARK
     yield from _near_marks(data, lower, 0, len(data), RULES[text], code=code)
     wide = data.translate(_WIDE) if not text else b""
     for match in _WIDE_TEXT.finditer(data) if b"a0" * 16 in wide or b"a000" * 16 in wide else ():
