@@ -100,11 +100,6 @@ SHAPES = (
     _token("JSON web token", "eyJ", r"[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{16,}"),
     _token("Elevenlabs key", "sk_", _DIGIT + r"[0-9a-f]{48}"),
     _token("Fireworks key", "fw_", _MIXED + r"[A-Za-z0-9]{22,24}"),
-    _token(
-        "Teams webhook",
-        "webhook.office.com/webhookb2/ outlook.office.com/webhook/",
-        r"[0-9a-f-]{36}@[0-9a-f-]{36}/IncomingWebhook/[0-9a-f]{32}",
-    ),
     _token("Jina key", "jina_", _DIGIT + r"[A-Za-z0-9_-]{50,}"),
     _token("Voyage key", "pa-", _MIXED + r"[A-Za-z0-9_-]{43}"),
     _token("Tavily key", "tvly-", r"(?:dev-|prod-)?" + _DIGIT + r"[A-Za-z0-9]{24,}"),

@@ -458,8 +458,7 @@ FORMS: dict[str, str] = {
     "list.json": '{"api_keys": ["«a:32»"]}',
     "snowflake-account.py": "create_engine('snowflake://ann:«a:14»@ab12345/db')",
     "snowflake.env": "URL=snowflake://ann:«a:14»@myaccount/db",
-    "teams.py": 'URL = "https://lab.webhook.office.com/webhookb2/«h:8»-«h:4»-«h:4»-«h:4»-«h:12»@«h:8»-«h:4»-«h:4»-«h:4»-«h:12»/IncomingWebhook/«h:32»/x"',
-    "teams-workflow.sh": "curl https://prod-12.westeurope.logic.azure.com/workflows/«h:32»/triggers/manual/paths/invoke?sv=1.0&sig=«a:43»",
+    "teams-workflow.sh": f"curl https:{'//'}prod-12.westeurope.logic.azure.com/workflows/«h:32»/triggers/manual/paths/invoke?sv=1.0&sig=«a:43»",
     "short-annotated.py": 'api_key: str = "«a:20»"',
     "short-keyword.ipynb": '{"cells": [{"cell_type": "code", "source": ["Client(api_key=\\"«a:20»\\")\\n"]}]}',
 }
