@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 
 def seed(purpose: str, bits: int = 32) -> int:
@@ -19,7 +20,8 @@ def seed(purpose: str, bits: int = 32) -> int:
         raise ValueError('the purpose of the seed is empty: name it, for example repro_env.seed("split")')
     if not 1 <= bits <= 256:
         raise ValueError(f"bits must be between 1 and 256 for a seed (got {bits})")
-    master = os.environ.get("REPRO_ENV_SEED") or "0"
+    hooks = sys.modules.get("_repro_env_seeds")  # a process that was started without the variable has it there
+    master = os.environ.get("REPRO_ENV_SEED") or getattr(hooks, "_MASTER", "") or "0"
     if not (master.isascii() and master.isdigit()):
         raise ValueError(f"REPRO_ENV_SEED must be an integer that is not negative (got {master!r})")
     from hashlib import sha256

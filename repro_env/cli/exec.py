@@ -32,7 +32,7 @@ from repro_env.sandbox.limits import parse_memory, parse_time
 from repro_env.sandbox.session import hold_signal
 from repro_env.schema.errors import ReproEnvError, UsageError
 from repro_env.schema.progress import Tell
-from repro_env.schema.run import End, EngineName, Ids, Limits, Mode, Ranks, RunnerName
+from repro_env.schema.run import UNSEEDED, End, EngineName, Ids, Limits, Mode, Ranks, RunnerName
 
 
 def command(
@@ -417,6 +417,9 @@ def seed_notes(end: End) -> list[str]:
     if generators := [entry for entry in end.unseeded if "-packages/" not in entry]:
         count = f"{len(generators)} unseeded random generator{'s' * (len(generators) > 1)}"
         notes.append(f"seeded automatically: {count} ({'first: ' * (len(generators) > 1)}{generators[0]})")
+    if programs := [count for count in end.entropy if count.what.startswith(UNSEEDED)]:
+        first, more = programs[0], f" and {len(programs) - 1} more" if len(programs) > 1 else ""
+        notes.append(f"not seeded: {first.what.removeprefix(UNSEEDED)} at {first.file}:{first.line}{more}")
     if end.operations:
         most = max(end.operations, key=lambda operation: operation.count)
         more = f" and {len(end.operations) - 1} more" if len(end.operations) > 1 else ""

@@ -69,6 +69,8 @@ class Image:
         mounts |= {file.target: (file.source, True) for file in launch.gpus.files}
         if self.bytecode is not None:
             mounts[paths.PYCACHE] = (str(self.bytecode), True)
+        if launch.site is not None and self._can_mount_site(launch):
+            mounts[launch.site] = (f"{launch.tools}/{paths.SITE}", True)
         return mounts | {paths.SEEDS: (launch.tools, True), paths.NOTES: (launch.notes, False)}
 
     def merge(self, launch: Launch) -> Path:
@@ -79,7 +81,15 @@ class Image:
             merge(layers, target)
             for diff_id in launch.layers:
                 self._linked(diff_id)
+        if launch.site is not None and self._can_mount_site(launch):
+            Path(f"{target}{launch.site}").mkdir(mode=0o755, exist_ok=True)
         return target
+
+    def _can_mount_site(self, launch: Launch) -> bool:
+        """Whether the image has the directory of `Launch.site`, and nothing at that path."""
+        found = [find_in_image(self.tree(diff_id), str(launch.site)) for diff_id in launch.layers]
+        is_free = not any(path is None or os.path.lexists(path) for path in found)
+        return is_free and any(path is not None and path.parent.is_dir() for path in found)
 
 
 def image_means(image: Image, launch: Launch) -> list[str]:
@@ -90,6 +100,16 @@ def image_means(image: Image, launch: Launch) -> list[str]:
         *([f"gpus: {launch.gpus.means}"] if launch.gpus.count else []),
         *([f"infiniband: {adapters}"] if adapters else []),
     ]
+
+
+def find_in_image(tree: Path, path: str) -> Path | None:
+    """The file in a tree for a path of the image; None if the path contains a symlink, which could leave the image."""
+    file = tree
+    for part in path.strip("/").split("/"):
+        file = file / part
+        if file.is_symlink():
+            return None
+    return file
 
 
 def merge(layers: Sequence[Path], target: Path) -> Path:

@@ -18,7 +18,7 @@ from repro_env.oci.paths import is_below
 from repro_env.sandbox import workspace
 from repro_env.sandbox.embedded import rootfs
 from repro_env.sandbox.handover import CONTROL
-from repro_env.sandbox.image import Image, Mounts
+from repro_env.sandbox.image import Image, Mounts, find_in_image
 from repro_env.sandbox.outputs import OUTSIDE
 from repro_env.schema.errors import RunError
 from repro_env.schema.run import Launch
@@ -36,7 +36,8 @@ def make(launch: Launch, directory: Path, image: Image, control: Path) -> Mounts
     mounts = image.mounts(launch, directory) | {CONTROL: (str(control), True)}
     mounts |= {tree.target: (_image_path(merged, tree.root), True) for tree in launch.trees}
     writable = writable_directories(launch, merged)
-    covers = dict(cover(writable, merged, mounts, directory / OUTSIDE))
+    needed = {target: mounts[target] for target in mounts if target != launch.site}  # the merged tree has its mount point
+    covers = dict(cover(writable, merged, needed, directory / OUTSIDE))
     points = {target: os.path.isdir(source) for target, (source, _) in (mounts | covers).items()}  # noqa: PTH112
     for target, (source, read_only) in covers.items():  # all are covered before mount points are made in them
         if not read_only:
@@ -88,16 +89,6 @@ def fill(own: Path, path: str, merged: Path, targets: set[str]) -> Iterator[tupl
                 yield from fill(point, target, merged, targets)
             elif target not in targets:
                 yield target, (item.path, True)
-
-
-def find_in_image(merged: Path, path: str) -> Path | None:
-    """The file in the merged tree for a path of the image; None if the path contains a symlink, which could leave the image."""
-    file = merged
-    for part in path.strip("/").split("/"):
-        file = file / part
-        if file.is_symlink():
-            return None
-    return file
 
 
 def _holds_only_directories(path: str) -> bool:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Container, Iterator, Sequence
 
 from repro_env.oci import paths as layout
-from repro_env.schema.environment import Variable, values_of
+from repro_env.schema.environment import Interpreter, Variable, values_of
 from repro_env.schema.errors import UsageError
 from repro_env.schema.run import ImageTree, Launch, Member, Mode, Mount, Request, Start
 from repro_env.schema.spec import Identity, Spec
@@ -66,6 +66,7 @@ def plan(spec: Spec, start: Start, request: Request) -> Launch:
         times=start.source.times,
         mounts=tuple(sorted(request.mounts, key=lambda mount: mount.target)),
         tools=request.tools,
+        site=_site(spec.observed.interpreter),
         notes=request.notes,
         user=request.user,
         hostname=HOSTNAME,
@@ -77,6 +78,12 @@ def plan(spec: Spec, start: Start, request: Request) -> Launch:
         limits=start.limits,
         fixed_addresses=start.determinism != "off",
     )
+
+
+def _site(interpreter: Interpreter) -> str | None:
+    """The archive of modules that Python has on `sys.path` before its library, whether it exists or not; None for another layout."""
+    directory, _, name = interpreter.stdlib.rpartition("/")
+    return f"{directory}/{name.replace('.', '')}.zip" if re.fullmatch(r"python3\.\d+t?", name) else None
 
 
 def notes_file(member: Member | None) -> str:

@@ -97,6 +97,9 @@ def prepare(launch: Launch, directory: Path, snapshot: Path) -> None:
     with files.room(directory):
         for path in (source, host / OUTSIDE, host / SCRATCH):
             path.mkdir(mode=0o755, parents=True, exist_ok=True)
+        own = [f"{item.name}={item.value}" for item in launch.env if item.name.startswith(("REPRO_ENV_", "PYTHONHASHSEED"))]
+        if own:
+            Path(launch.notes, paths.VARIABLES).write_bytes("\0".join(own).encode("utf-8", "surrogateescape"))
         if is_prepared:
             return
         copy_tree(snapshot, source)

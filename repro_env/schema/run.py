@@ -191,6 +191,8 @@ class Launch(Frozen, frozen=True, kw_only=True):
     """Only the mounts that the user requested."""
     tools: AbsPath
     """Host path of this package, mounted read-only at `oci.paths.SEEDS`. The hooks are in its `guest/seeds`."""
+    site: AbsPath | None = None
+    """The `python3X.zip` of the interpreter: a path on its `sys.path`, at which the hooks are mounted if the image has nothing there."""
     notes: AbsPath
     """Host path of an empty directory of this run, mounted writable at `oci.paths.NOTES`. The hooks append to files in it."""
     user: User
@@ -398,6 +400,10 @@ class Seeded(Frozen, frozen=True, kw_only=True):
     value: Line
     file: Line
     line: int
+
+
+UNSEEDED = "unseeded: "
+"""The start of the name in `End.entropy` of a program or interpreter that no seed reaches (`guest/seeds/_repro_env_starts.py`)."""
 
 
 class Count(Frozen, frozen=True, kw_only=True):

@@ -110,10 +110,15 @@ def look(root: str, entries: "dict[str, list[object]]", skip: "tuple[str, ...]" 
 
 def roots() -> "list[str]":
     wanted = [sys.prefix] if sys.prefix != sys.base_prefix else []
-    wanted += [path for path in sys.path if path.startswith("/")]
+    wanted += [path for path in sys.path if path.startswith("/") and not holds_hooks(path)]
     if site.ENABLE_USER_SITE:
         wanted.append(site.getuserbase())
     return wanted + sys.argv[1:]
+
+
+def holds_hooks(path: str) -> bool:
+    """Whether a run put its hooks at a path that Python looks at and that no environment has."""
+    return path.endswith(".zip") and os.path.isdir(path) and os.listdir(path) == ["sitecustomize.py"]
 
 
 def files() -> "dict[str, list[object]]":
@@ -135,7 +140,7 @@ def not_covered(root: str) -> bool:
 def importable() -> "list[str]":
     """Top-level modules of every directory on `sys.path` that is not the interpreter's own."""
     names = set()
-    for root in [path for path in sys.path if os.path.isdir(path)]:
+    for root in [path for path in sys.path if os.path.isdir(path) and not holds_hooks(path)]:
         if os.path.realpath(root) in LIBRARY or os.path.basename(root) == "lib-dynload":
             continue
         for name in os.listdir(root):

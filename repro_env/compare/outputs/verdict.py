@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from repro_env.compare.outputs.comparison import HEIGHT, File, Kind, Sameness, first_few
 from repro_env.sandbox.streams import TYPED
 from repro_env.schema.codec import Frozen
-from repro_env.schema.run import End, Fact, RunnerName, Start
+from repro_env.schema.run import UNSEEDED, End, Fact, RunnerName, Start
 
 _NAMED = 3
 
@@ -60,8 +60,15 @@ def predict(start: Start, end: End, new: Repetition) -> Promise:
     if start.determinism == "off":
         lower.append("the original run used --determinism off")
     risks = []
+    program = start.command[0]
+    if not end.effective and not (program.endswith(".py") or program in ("-m", "-c") or "python" in program):
+        risks.append(f"random numbers and directory listings of {program}, because no Python with the hooks ended in the run")
     # UUIDs are used as names. Some libraries draw them in every run, and results do not depend on them.
     entropy = [f"{draws.what} at {draws.file}:{draws.line}" for draws in end.entropy if not draws.what.startswith("uuid")]
+    programs = [name for name in entropy if name.startswith(UNSEEDED)]
+    if programs:
+        risks.append(f"random numbers that do not depend on the seed ({first_few(programs, 1).removeprefix(UNSEEDED)})")
+    entropy = [name for name in entropy if name not in programs]
     if entropy:
         risks.append(f"{first_few(entropy, 1)} returned bytes that do not depend on a seed")
     if start.determinism != "off" and Fact(name="address randomisation", value="on") in end.effective:

@@ -5,6 +5,7 @@ so that a script that draws no random number starts quickly.
 
 - `streams`: numbers derived from the master seed; `random`, `numpy`, `torch`: the generators that are seeded with them;
 - `processes`: processes and tasks with their own streams;
+- `starts`: programs that the script starts, and those among them that no seed reaches;
 - `ids`: ids drawn from the seed (`--ids seeded`);
 - `notes`: the file of notes; `callers`: lines of the user's code, with notes on seeds; `entropy`: notes on random bytes;
 - `listings`: sorted directories; `threads`, `determinism`: deterministic code; `settings`: the settings in effect at exit; `parallel`: how ranks split the work;
@@ -24,19 +25,49 @@ from _frozen_importlib_external import spec_from_file_location
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # importing typing takes as long as the interpreter's own start
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from types import ModuleType
     from typing import Any
 
-_MASTER = os.environ.get("REPRO_ENV_SEED", "")
-_NOTES = os.environ.get("REPRO_ENV_NOTES", "")
-_SAME_STREAMS = os.environ.get("REPRO_ENV_RANKS", "") == "same"
-_IDS = os.environ.get("REPRO_ENV_IDS", "")
+_ALL = "/.repro-env/notes/variables"
+"""The variables of the run, for a process whose ancestors have ended (`sandbox.workspace`)."""
+
+
+def _inherit() -> Mapping[str, str]:
+    """The variables of this process; if it was started without those of repro-env, of its nearest ancestor that has them."""
+    if "REPRO_ENV_SEED" in os.environ:
+        return os.environ
+    pid = os.getppid()
+    try:
+        while pid > 1:
+            found = _read_variables(f"/proc/{pid}/environ")
+            if "REPRO_ENV_SEED" in found:
+                return found
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                pid = int(file.read().rpartition(b")")[2].split()[1])
+    except (OSError, ValueError):
+        pass
+    try:
+        return _read_variables(_ALL)
+    except OSError:
+        return {}
+
+
+def _read_variables(path: str) -> dict[str, str]:
+    with open(path, "rb") as file:
+        return dict(os.fsdecode(pair).split("=", 1) for pair in file.read().split(b"\0") if b"=" in pair)
+
+
+_INHERITED = _inherit()
+_MASTER = _INHERITED.get("REPRO_ENV_SEED", "")
+_NOTES = _INHERITED.get("REPRO_ENV_NOTES", "")
+_SAME_STREAMS = _INHERITED.get("REPRO_ENV_RANKS", "") == "same"
+_IDS = _INHERITED.get("REPRO_ENV_IDS", "")
 """If not empty, ids are drawn from the seed (`_repro_env_ids`)."""
-_MODE = os.environ.get("REPRO_ENV_DETERMINISM", "")
+_MODE = _INHERITED.get("REPRO_ENV_DETERMINISM", "")
 """`off`, `warn` or `strict`. If empty, no setting is changed or noted."""
-_TRACE = os.environ.get("REPRO_ENV_TRACE", "")
-_HASH_SEED = os.environ.get("PYTHONHASHSEED", "")
+_TRACE = _INHERITED.get("REPRO_ENV_TRACE", "")
+_HASH_SEED = "" if sys.flags.ignore_environment else os.environ.get("PYTHONHASHSEED", "")
 _PIDS = 1000
 """The most PIDs of children that a process notes."""
 _RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
@@ -94,6 +125,10 @@ def install() -> None:
             setattr(os, name, _wrap_entropy(getattr(os, name), name))
     if _NOTES:
         _watch_failures()
+    for name in ("execv", "execve", "posix_spawn", "posix_spawnp", "system"):
+        setattr(os, name, _wrap_start(getattr(os, name), name))
+    if _INHERITED is not os.environ or (sys.flags.hash_randomization and not _HASH_SEED.isdigit()):
+        part("starts").begin()
     for name in list(_HOOKS):
         if name in sys.modules:  # imported by a .pth file of the environment
             _run_hooks(name, sys.modules[name])
@@ -111,7 +146,7 @@ def _start() -> None:
     _State.pid = os.getpid()
     if _MODE != "off":
         _sort_listings()
-    if _MODE != "off" and (_THREADS_PUT in os.environ or (_THREADS in os.environ and not _same_cores())):
+    if _MODE != "off" and (_THREADS_PUT in os.environ or (_THREADS in _INHERITED and not _same_cores())):
         try:
             part("threads").install()
         except Exception as error:
@@ -124,7 +159,7 @@ def _start() -> None:
 
 def _same_cores() -> bool:
     """Whether this machine has as many cores as the captured one. If so, libraries choose the same number of threads."""
-    return f"LOKY_MAX_CPU_COUNT={cores()}" in os.environ[_THREADS].split()
+    return f"LOKY_MAX_CPU_COUNT={cores()}" in _INHERITED[_THREADS].split()
 
 
 def cores() -> int:
@@ -133,6 +168,11 @@ def cores() -> int:
         return len(os.sched_getaffinity(0))
     except (AttributeError, OSError):
         return os.cpu_count() or 0
+
+
+def variable(name: str) -> str:
+    """A variable of this process, or else of the ancestor from which it has its settings."""
+    return os.environ.get(name) or _INHERITED.get(name, "")
 
 
 # --- parts
@@ -323,6 +363,18 @@ def _wrap_entropy(plain: Any, name: str) -> Any:
     return wrapper
 
 
+def _wrap_start(plain: Any, name: str) -> Any:
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        try:
+            args, kwargs = part("starts").prepare(name, args, kwargs)
+        except Exception as error:
+            note_problem("os." + name, error)
+        return plain(*args, **kwargs)
+
+    _copy_name(wrapper, plain, name)
+    return wrapper
+
+
 class _Sorted:
     """A function of os that lists a directory, with a sorted result. Like the original, it is no method in a class that has it."""
 
@@ -431,6 +483,7 @@ _HOOKS: dict[str, tuple[Callable[[Any], object], ...]] = {
     "random": (_lazy_hook("random", "hook"),),
     "numpy.random.bit_generator": (_lazy_hook("numpy", "hook_bits"),),
     "numpy.random.mtrand": (_lazy_hook("numpy", "hook_legacy"),),
+    "subprocess": (_lazy_hook("starts", "hook_subprocess"),),
     "uuid": (_lazy_hook("entropy", "hook_uuid"),),
     "torch": (_lazy_hook("torch", "hook"),),
     "multiprocessing.process": (_lazy_hook("processes", "hook_process"),),

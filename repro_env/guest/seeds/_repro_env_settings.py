@@ -53,7 +53,7 @@ class _State:
 
 def note_effective() -> None:
     """Write the note, unless this process is a helper, a worker or a forked child outside of a distributed training."""
-    rank = next((os.environ[name] for name in seeds._RANKS if os.environ.get(name)), "")
+    rank = next(filter(None, map(seeds.variable, seeds._RANKS)), "")
     if _State.world_pid == os.getpid():
         _note_world()
         rank = rank if _State.world is None else str(_State.world["rank"])
@@ -97,7 +97,7 @@ def _is_script() -> bool:
 
 def _facts() -> Iterator[tuple[str, str]]:
     yield "address randomisation", _randomization()
-    yield "hash seed", (seeds._HASH_SEED or "random") if sys.flags.hash_randomization else "0"
+    yield "hash seed", (seeds._HASH_SEED.lstrip("0") or seeds._HASH_SEED[:1] or "random") if sys.flags.hash_randomization else "0"
     yield "directory order", "not sorted" if seeds._MODE == "off" else seeds.part("listings").order()
     for name in _VARIABLES:
         if name in os.environ:

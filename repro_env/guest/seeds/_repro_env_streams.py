@@ -6,7 +6,6 @@ same for fork, spawn and forkserver. In a DataLoader worker, it is the seed that
 
 from __future__ import annotations
 
-import os
 import sys
 
 TYPE_CHECKING = False
@@ -54,9 +53,9 @@ def _rank() -> str:
 
 def own_rank() -> str:
     """The rank of this process, even if all ranks use the streams of rank 0."""
-    rank = next((os.environ[name] for name in seeds._RANKS if os.environ.get(name)), None)
+    rank = next(filter(None, map(seeds.variable, seeds._RANKS)), None)
     if rank is None:  # Lightning starts its ranks with these two
-        rank = f"{os.environ.get('NODE_RANK') or '0'}.{os.environ.get('LOCAL_RANK') or '0'}"
+        rank = f"{seeds.variable('NODE_RANK') or '0'}.{seeds.variable('LOCAL_RANK') or '0'}"
     return "" if rank in ("0", "0.0") else rank
 
 

@@ -20,7 +20,7 @@ def install() -> None:
     for name, value in _pairs(os.environ.pop(seeds._THREADS_PUT, "")).items():
         if os.environ.get(name) == value:
             del os.environ[name]
-    wanted = _pairs(os.environ.get(seeds._THREADS, ""))
+    wanted = _pairs(seeds.variable(seeds._THREADS))
     cores = wanted.pop("LOKY_MAX_CPU_COUNT", "")
     if not wanted or cores == str(seeds.cores()):
         return

@@ -40,7 +40,7 @@ seeds: Any = __import__("_repro_env_seeds")
 file: Any = seeds.part("trace_file")
 tensors: Any = seeds.part("trace_tensors")
 
-_DIRECTORY = os.environ.get("REPRO_ENV_TRACE", "")
+_DIRECTORY = seeds._TRACE
 _RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "LOCAL_RANK")
 _FIRST = 10_000
 """The number of steps of an optimizer that are all recorded."""

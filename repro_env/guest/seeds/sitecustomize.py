@@ -2,7 +2,7 @@
 
 The directory of this file is first on PYTHONPATH, and is removed from `sys.path` at once. The environment's own
 `sitecustomize` runs as it would without this file, and Python reports its errors. A failure of the hooks is written to the
-notes. The syntax is that of Python 2, because every interpreter that a script starts imports this file.
+notes. A process without the variables of repro-env gets those of its nearest ancestor from /proc. The syntax is that of Python 2, because every interpreter that a script starts imports this file.
 """
 
 import os
@@ -13,6 +13,9 @@ def _install_hooks():
     # type: () -> None
     try:
         seeds = __import__("_repro_env_seeds")
+        if not seeds._MASTER:
+            del sys.modules["_repro_env_seeds"]
+            return
     except Exception:
         return  # the interpreter is older than 3.8, or the directory was removed: a note cannot be written
     try:
@@ -24,13 +27,16 @@ def _install_hooks():
 def _run_own_sitecustomize():
     # type: () -> None
     directory = __file__.rpartition("/")[0]
+    site = directory[:-5] + "site/sitecustomize.py"
     sys.path[:] = [path for path in sys.path if path.rstrip("/") != directory]
     try:
         import _frozen_importlib
         import _frozen_importlib_external
     except ImportError:
         return  # the interpreter is older than 3.5
-    spec = _frozen_importlib_external.PathFinder.find_spec("sitecustomize", sys.path)
+    # Runs mount `guest/site` as python3X.zip (see there).
+    others = [path for path in sys.path if path[-4:] != ".zip" or not _is_same(path + "/sitecustomize.py", site)]
+    spec = _frozen_importlib_external.PathFinder.find_spec("sitecustomize", others)
     if spec is None or spec.loader is None:
         return
     module = _frozen_importlib.module_from_spec(spec)
@@ -38,6 +44,13 @@ def _run_own_sitecustomize():
     spec.loader.exec_module(module)
 
 
-if os.environ.get("REPRO_ENV_SEED"):
-    _install_hooks()
+def _is_same(path, other):
+    # type: (str, str) -> bool
+    try:
+        return os.path.samestat(os.stat(path), os.stat(other))
+    except OSError:
+        return False
+
+
+_install_hooks()
 _run_own_sitecustomize()

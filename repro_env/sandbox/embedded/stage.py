@@ -121,6 +121,8 @@ class Stage:
             for path in workspace.TEMPORARY:
                 self.root.make_writable(path)
                 os.chmod(path, 0o1777)  # noqa: PTH101, S103
+        if launch.site in mounts:  # before a tree of the image, which is read-only, is mounted above it
+            self.root.make_directory(launch.site)
         mounts |= {tree.target: (_handle(tree.root), False) for tree in launch.trees}
         relocated = {tree.target for tree in launch.trees if tree.root != tree.target}
         for target in sorted(mounts, key=lambda path: path.count("/")):

@@ -24,7 +24,7 @@ from repro_env.io import process
 from repro_env.oci import paths
 from repro_env.sandbox import command, handover, limits, memory, mounts, session, workspace
 from repro_env.sandbox.embedded import firstprocess
-from repro_env.sandbox.image import Image, Mounts, image_means
+from repro_env.sandbox.image import Image, Mounts, find_in_image, image_means
 from repro_env.sandbox.limits import Group
 from repro_env.sandbox.runner import Runner, outcome
 from repro_env.sandbox.streams import Streams
@@ -96,7 +96,7 @@ class ProgramRunner(Runner):
             log, control = scratch / "program.log", scratch / "control"
             control.mkdir(mode=0o700)
             image = self._image.merge(launch)
-            binds = _make_root(mounts.make(launch, directory, self._image, control), image, scratch, self.etc_files)
+            binds = _make_root(mounts.make(launch, directory, self._image, control), image, scratch, self.etc_files, launch.site)
             container = self.container(launch, binds, scratch / _ROOT, scratch)
             streams = Streams(directory, self._hidden, stack, launch.streams, replace_stdin=True)
             has_starved = memory.watch_oom_kills()
@@ -148,7 +148,7 @@ def environment() -> dict[str, str]:
     return {"PATH": os.environ.get("PATH", os.defpath), "HOME": "/", "USER": user}
 
 
-def _make_root(made: Mounts, image: Path, scratch: Path, etc_files: Sequence[str]) -> Mounts:
+def _make_root(made: Mounts, image: Path, scratch: Path, etc_files: Sequence[str], site: str | None) -> Mounts:
     """Make the root of the container, with mount points for the mounts `made` and for the directories of the image.
 
     Its `/etc`, below the one that is mounted, has only `etc_files`.
@@ -159,8 +159,8 @@ def _make_root(made: Mounts, image: Path, scratch: Path, etc_files: Sequence[str
     root.mkdir()
     run.mkdir()
     needed = dict.fromkeys(("/dev", "/proc", "/sys", "/run", "/tmp", "/etc"), True)  # noqa: S108
-    binds = dict(mounts.fill(root, "", image, {*made, *needed})) | made
-    points = {target: os.path.isdir(source) for target, (source, _) in binds.items()}  # noqa: PTH112
+    binds = dict(mounts.fill(root, "", image, {*made, *needed} - {site})) | made
+    points = {target: os.path.isdir(source) for target, (source, _) in binds.items() if target != site}  # noqa: PTH112
     workspace.make_mount_points(root, "", needed | points)
     workspace.make_mount_points(run, "/run", points)
     (root / "etc").rename(etc)  # or else ch-run mounts files of this machine in it
@@ -172,7 +172,7 @@ def _make_root(made: Mounts, image: Path, scratch: Path, etc_files: Sequence[str
 
 def _promises(launch: Launch, binds: Mounts, image: Path) -> dict[str, object]:
     """What must hold in the container. `init.py` checks it, because a program may be configured not to do what it is asked."""
-    marker = mounts.find_in_image(image, paths.MARKER)
+    marker = find_in_image(image, paths.MARKER)
     return {
         "user": [launch.user.uid, launch.user.gid],
         "network": "" if launch.network else os.readlink("/proc/self/ns/net"),  # noqa: PTH115  not a path

@@ -18,7 +18,8 @@ from repro_env.oci import paths
 from repro_env.sandbox import handover
 from repro_env.sandbox.docker import runner
 from repro_env.sandbox.docker.container import to_container
-from repro_env.sandbox.mounts import cover, find_in_image, writable_directories
+from repro_env.sandbox.image import find_in_image
+from repro_env.sandbox.mounts import cover, writable_directories
 from repro_env.schema.environment import Variable
 from repro_env.schema.errors import EngineError
 from repro_env.schema.run import Gpus, HostFile, ImageTree, Launch, Mount, User
