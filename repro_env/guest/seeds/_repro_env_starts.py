@@ -140,10 +140,10 @@ def unreached(
 
 
 def _in_shell(words: Sequence[str], has_hooks: bool, has_site: bool, depth: int) -> Iterator[tuple[str, tuple[str, int] | None]]:
-    file, text, rest = "", "", iter(words[1:])
-    for word in rest:
+    file, text, others = "", "", iter(words[1:])
+    for word in others:
         if word.startswith("-") and "c" in word and not word.startswith("--"):
-            text = next(rest, "")
+            text = next(others, "")
             break
         if not word.startswith("-"):
             file, text = os.path.abspath(word), _read(word, _LONGEST)
@@ -170,8 +170,8 @@ def _name(word: str) -> str:
 def _options(words: Sequence[str]) -> set[str]:
     """The letters of the interpreter's options in a command of Python."""
     letters: set[str] = set()
-    rest = iter(words[1:])
-    for word in rest:
+    others = iter(words[1:])
+    for word in others:
         if not word.startswith("-") or word.startswith("--") or len(word) == 1:
             break
         for letter in word[1:]:
@@ -183,7 +183,7 @@ def _options(words: Sequence[str]) -> set[str]:
         if letter in "cm":
             break
         if word[-1] in "WX":
-            next(rest, "")
+            next(others, "")
     return letters
 
 
