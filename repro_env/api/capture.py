@@ -19,7 +19,8 @@ from repro_env.environment import code as capturedcode
 from repro_env.environment.bundle import Bundle
 from repro_env.environment.code import CodeRequest
 from repro_env.environment.live import Request as LockRequest
-from repro_env.environment.machine import variables
+from repro_env.environment.lock import LockedEnvironment
+from repro_env.environment.machine import searchedplaces, variables
 from repro_env.environment.python import selection as targets
 from repro_env.environment.python.selection import Target
 from repro_env.environment.secrets.bundles import SecretSearch
@@ -98,7 +99,8 @@ def capture(
     blobs = SpecBlobs(request.output / "blobs")
     bundle = Bundle(blobs, store)
     bundled_code = code.bundle(bundle)
-    spec = assembly.spec(locked, bundle.tree, replace(bundled_code, notes=(*bundled_code.notes, *search.notes)), seed)
+    notes = (*bundled_code.notes, *search.notes, *_searched_places(locked, request))
+    spec = assembly.spec(locked, bundle.tree, replace(bundled_code, notes=notes), seed)
     plan.check_mounts(spec, [Mount(kind="data", source=data.path, target=data.path) for data in spec.observed.data])
     bundle.packages(locked)
     locked.check_unchanged()
@@ -114,3 +116,12 @@ def capture(
         target=target,
         proven=sum(wheel.hint.origin != "repacked" for wheel in locked.wheels),
     )
+
+
+def _searched_places(locked: LockedEnvironment, request: CodeRequest) -> tuple[str, ...]:
+    """Return a note about files of this machine that libraries search for, unless they are captured or named as data."""
+    environ, live = locked.request.environ, locked.live
+    installed = {dist.facts.name for _, dist in locked.installed} | {package.artifact.name for package in locked.packages}
+    held = {str(request.source), *(target for _, target in request.data), *(str(site.prefix) for site in live.sites)}
+    held |= {f"{environ.get('HOME', '')}/{file.name}" for file in locked.home_files}
+    return searchedplaces.look(installed, environ, held=held, image=live.lower_entries)

@@ -216,3 +216,24 @@ def test_a_signal_ends_the_reading_of_outputs_and_the_record_says_so(made: parts
     assert [output["path"] for output in end["outputs"]] == ["a.txt"]
     assert "the record is not complete" in err
     assert "ended by signal" in made.run("verify", "latest", code=None).err
+
+
+def test_places_that_libraries_search_are_named_and_can_be_held(made: parts.Project, tmp_path: Path) -> None:
+    """The library is a stand-in with the name of a real one: only its name decides which places are searched."""
+    (site,) = (made.directory / ".venv" / "lib").glob("python*/site-packages")
+    write(site, **{"nltk-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: nltk\nVersion: 1.0\n"})
+    write(tmp_path, **{"nltk_data/corpora/words": "words", ".config/nltk/nltk.ini": "x"})
+    home = {"HOME": str(tmp_path)}
+    words = [
+        "exec",
+        "-c",
+        "import os; print(*[os.path.exists(os.path.expanduser(p)) for p in ('~/nltk_data/corpora', '~/.config/nltk')])",
+    ]
+    notes = made.run("capture", "--python", made.python, env=home).out
+    assert (
+        f"not in runs, although libraries search there: {tmp_path}/nltk_data (NLTK data), {tmp_path}/.config/nltk (nltk)" in notes
+    )
+    assert made.run(*words, env=home).out == "False False\n"
+    options = ["--data", tmp_path / "nltk_data", "--data", tmp_path / ".config" / "nltk"]
+    assert "libraries search there" not in made.run("capture", "--python", made.python, *options, env=home).out
+    assert made.run(*words, env=home).out == "True True\n"
