@@ -116,7 +116,7 @@ def test_a_resumed_run_sees_when_its_outputs_were_written(made: parts.Project) -
     script = (
         "import glob, os; made = sorted(glob.glob('ck/*'), key=os.path.getmtime); print(made);"
         "os.makedirs('ck', exist_ok=True); n = len(made);"
-        "[os.utime(open(f'ck/{name}', 'w').name, ns=(5, 10**18 + time)) for name, time in (('a', 3), ('b', 1), ('c', 2)) if not n]"
+        "[os.utime(open(f'ck/{name}', 'w').name, ns=(5, 10**18 + time * 10**9)) for name, time in (('a', 3), ('b', 1), ('c', 2)) if not n]"
     )
     made.run("exec", "-c", script)
     first = last(made)
@@ -183,7 +183,7 @@ def test_runs_in_a_directory_of_the_project_are_no_code(made: parts.Project) -> 
 
 def test_outputs_with_holes_and_below_deep_directories_are_recorded(made: parts.Project) -> None:
     script = (
-        "import os; open('good.txt', 'w').write('good'); file = open('hole.bin', 'wb'); file.truncate(1 << 30); file.seek(1 << 29);"
+        "import os; open('good.txt', 'w').write('good'); file = open('hole.bin', 'wb'); file.truncate(1 << 26); file.seek(1 << 25);"
         "file.write(b'data'); file.close(); os.mkdir('deep'); os.chdir('deep'); open('near.txt', 'w').write('near');"
         "[(os.mkdir('d' * 200), os.chdir('d' * 200)) for _ in range(25)]; open('far.txt', 'w').write('far')"
     )
