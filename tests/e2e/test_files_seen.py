@@ -234,6 +234,6 @@ def test_places_that_libraries_search_are_named_and_can_be_held(made: parts.Proj
         f"not in runs, although libraries search there: {tmp_path}/nltk_data (NLTK data), {tmp_path}/.config/nltk (nltk)" in notes
     )
     assert made.run(*words, env=home).out == "False False\n"
-    options = ["--data", tmp_path / "nltk_data", "--data", tmp_path / ".config" / "nltk"]
+    options: list[str | Path] = ["--data", tmp_path / "nltk_data", "--data", tmp_path / ".config" / "nltk"]
     assert "libraries search there" not in made.run("capture", "--python", made.python, *options, env=home).out
     assert made.run(*words, env=home).out == "True True\n"
