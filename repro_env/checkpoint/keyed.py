@@ -76,7 +76,7 @@ def _seed_others(*key: Any) -> int:
 
 
 class KeyedSampler:
-    """Yields the indices of a rank in an epoch, from any position.
+    """Yields the indices of a rank in an epoch.
 
     All ranks get the same number of indices. If the length is not divisible, the first indices are repeated, or with
     `drop_last` the last indices are dropped.
@@ -93,12 +93,6 @@ class KeyedSampler:
         self.size = size
         self.epoch = 0
         """The epoch of the next iteration. Frameworks set it through `set_epoch`."""
-        self._skip = 0
-
-    def begin(self, epoch: int, skip: int = 0) -> None:
-        """Set the epoch of the next iteration, and the number of indices to skip in it."""
-        self.epoch = epoch
-        self._skip = skip
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch, as in `torch.utils.data.DistributedSampler`."""
@@ -108,10 +102,11 @@ class KeyedSampler:
         return (self.length if self.drop_last else self.length + self.size - 1) // self.size
 
     def __iter__(self) -> Iterator[Key]:
-        order = self.order(self.epoch)
-        positions = range(self.rank, len(self) * self.size, self.size) if order else ()
-        indices = [order[position % len(order)] for position in positions]
-        return iter([Key.of(index, self.epoch) for index in indices[self._skip :]])
+        """Yield the indices. The epoch is read with the first one, because frameworks may set it after calling this."""
+        epoch = self.epoch
+        order = self.order(epoch)
+        for position in range(self.rank, len(self) * self.size, self.size) if order else ():
+            yield Key.of(order[position % len(order)], epoch)
 
     def order(self, epoch: int) -> list[int]:
         """Return the order of all indices, for all ranks together."""

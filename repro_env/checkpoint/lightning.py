@@ -23,6 +23,10 @@ class ExactResume(Callback):  # type: ignore[misc]
     def _seed(self, trainer: Any, *where: Any) -> None:
         keyed.seed_all("lightning", self.seed, trainer.global_rank, *where)
 
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+        # Lightning does not restore the position of a loader that `estimated_stepping_batches` prepared before.
+        trainer.fit_loop._load_combined_loader_states()  # noqa: SLF001
+
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
         self._seed(trainer, "epoch", trainer.current_epoch)
 

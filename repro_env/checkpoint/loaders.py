@@ -11,6 +11,7 @@ In all cases the generators of the main process are restored afterwards, because
 from __future__ import annotations
 
 import itertools
+import sys
 import warnings
 from collections.abc import Iterator
 from typing import Any, Optional
@@ -65,24 +66,22 @@ class TrackedLoader:
 
     def begin(self) -> Iterator[Any]:
         """Start the iteration at the first batch."""
-        self._prepare_sampler(0)
+        self._prepare_sampler()
         if self.kind == "replayed":
             self._start = {"rng": rng.capture(), "generators": self._generators()}
         return self._iterate()
 
     def resume(self, state: Any, batch: int, generators: Any) -> Iterator[Any]:
         """Start the iteration after `batch` batches. `state` is the result of `state()`, `generators` the saved generators."""
+        self._prepare_sampler()
         if self.kind == "keyed":
-            self._prepare_sampler(batch)
-            iterator = self._iterate()
+            iterator = self._skip(batch)
             # A generator starts at its first batch, and may draw from the global generators then, so that is fetched here.
             iterator = itertools.chain(list(itertools.islice(iterator, 1)), iterator)
         elif self.kind == "stateful":
-            self._prepare_sampler(0)
             self.loader.load_state_dict(state["position"])
             iterator = self._iterate()
         else:
-            self._prepare_sampler(0)
             self._start = state["start"]
             rng.restore(self._start["rng"])
             self._set_generators(self._start["generators"])
@@ -104,24 +103,33 @@ class TrackedLoader:
             state["start"] = self._start
         return state
 
-    def _iterate(self) -> Iterator[Any]:
-        self.iterator = iter(self.loader)
+    def _skip(self, batch: int) -> Iterator[Any]:
+        """Start the iteration of a keyed loader after `batch` batches."""
+        name = f"{type(self.loader).__module__}.{type(self.loader).__name__}"
+        if name == f"{__package__}.keyedloader.KeyedLoader":
+            self.loader.load_state_dict({"epoch": self.epoch, "batch": batch})
+        elif name == "accelerate.data_loader.DataLoaderShard":
+            return self._iterate(sys.modules["accelerate"].skip_first_batches(self.loader, batch))
+        else:  # these batches are fetched again: a batch sampler may make the last ones from the first
+            return itertools.islice(self._iterate(), batch, None)
+        return self._iterate()
+
+    def _iterate(self, loader: Any = None) -> Iterator[Any]:
+        """Start an iteration over the loader, or over a copy of it."""
+        self.iterator = iter(self.loader if loader is None else loader)
         if self.iterator is self.loader:
             what = "this is an iterator, which can be iterated only once"
             raise CheckpointError(what, where="batches()", hint="pass a DataLoader or a list")
         iterator: Iterator[Any] = self.iterator
         return iterator
 
-    def _prepare_sampler(self, skip: int) -> None:
-        """Set the epoch of the sampler. `skip`: number of batches of this rank to skip, for keyed loaders."""
+    def _prepare_sampler(self) -> None:
+        """Set the epoch of the loader."""
         if hasattr(self.loader, "iteration") and type(self.loader).__module__.startswith("accelerate."):
             self.loader.iteration = self.epoch  # otherwise it calls set_epoch with its own count
-        sampler, batches = _keyed_sampler(self.loader), getattr(self.loader, "batch_sampler", None)
+        sampler = _keyed_sampler(self.loader)
         if sampler is not None:
-            # With accelerate, each rank iterates over the batches of all ranks and uses only its own.
-            processes = getattr(batches, "num_processes", 1)
-            size = getattr(batches, "batch_size", None) or 1
-            sampler.begin(self.epoch, skip * size * processes if self.kind == "keyed" else 0)
+            sampler.set_epoch(self.epoch)
             return
         dataset = getattr(self.loader, "dataset", None)
         if isinstance(dataset, Keyed):  # otherwise each epoch would draw the same numbers

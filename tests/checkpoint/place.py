@@ -43,9 +43,11 @@ def start(script: str, *args: str, cwd: Path, env: dict[str, str] | None = None)
     )
 
 
-def run(script: str, *args: str, cwd: Path, env: dict[str, str] | None = None, codes: Sequence[int] = (0,)) -> str:
+def run(
+    script: str, *args: str, cwd: Path, env: dict[str, str] | None = None, codes: Sequence[int] = (0,), seconds: int = 300
+) -> str:
     """Run a script, and return what it printed."""
     process = start(script, *args, cwd=cwd, env=env)
-    out, err = process.communicate(timeout=300)
+    out, err = process.communicate(timeout=seconds)
     assert process.returncode in codes, f"{process.returncode}\n{out[-2000:]}\n{err[-4000:]}"
     return out

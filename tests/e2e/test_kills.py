@@ -186,7 +186,7 @@ def test_commands_that_are_killed_in_pairs_leave_complete_results(site: Site) ->
 
 @pytest.mark.soak
 def test_commands_that_are_killed_in_pairs_many_times_leave_complete_results(site: Site) -> None:
-    from tests.e2e.test_soak import note
+    from tests.soak import note
 
     chance = random.Random()
     seed = chance.randrange(2**32)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 import os
 import random
@@ -15,18 +14,10 @@ import pytest
 
 from repro_env.io.files import remove_tree
 from tests.e2e import parts
+from tests.soak import note
 
 pytestmark = pytest.mark.soak
 COUNT = 100
-
-
-def note(name: str, facts: dict[str, object]) -> None:
-    """Add one result to today's file."""
-    directory = parts.ROOT / "benchmarks" / "results"
-    directory.mkdir(exist_ok=True)
-    path = directory / f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d}-soak.json"
-    held = json.loads(path.read_text()) if path.exists() else {}
-    path.write_text(json.dumps({**held, name: facts}, indent=2, sort_keys=True) + "\n")
 
 
 def test_trainings_are_equal(digits: parts.Project, tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def keyed_samples_differ_between_epochs_with_any_loader(directory: Path) -> None
 def keyed_samples_do_not_depend_on_batches_or_ranks(directory: Path) -> None:
     def epoch(number: int, **options: Any) -> dict[int, Any]:
         loader = checkpoint.loader(RandomSamples(), seed=4, collate_fn=list, **options)
-        loader.sampler.begin(number)
+        loader.sampler.set_epoch(number)
         return {sample[0]: sample for batch in loader for sample in batch}
 
     state = rng.capture()
@@ -81,7 +81,7 @@ def keyed_samples_do_not_depend_on_batches_or_ranks(directory: Path) -> None:
     # Persistent workers have a copy of the dataset from the first epoch.
     loader = checkpoint.loader(RandomSamples(), seed=4, collate_fn=list, batch_size=5, num_workers=1, persistent_workers=True)
     for number, expected in ((0, first), (1, second)):
-        loader.sampler.begin(number)
+        loader.sampler.set_epoch(number)
         assert {sample[0]: sample for batch in loader for sample in batch} == expected
     halves = [checkpoint.KeyedSampler(9, 4, rank=rank, size=2) for rank in range(2)]
     order = halves[0].order(0)
