@@ -487,6 +487,7 @@ def prepare(
             *_find_parents(run_data.facts, run_data.mounts, runs, store),
         ),
         resume_of=None if resumed is None else resumed.id,
+        resumes=resumption.count(options, resumed),
         job=job_of(options.environ),
         tool=__version__,
     )

@@ -127,6 +127,8 @@ def _facts_of_start(start: Start) -> Iterator[_Item]:
     if start.parents:
         yield ("command", "parents", ""), ", ".join(sorted({parent.id for parent in start.parents}))
     yield ("seeds", "seed", ""), str(start.seed)
+    if start.resumes:
+        yield ("seeds", "resumes", ""), str(start.resumes)
     yield ("seeds", "ranks", ""), start.ranks
     yield ("seeds", "ids", ""), start.ids
     yield ("numerics", "deterministic", ""), start.determinism

@@ -165,6 +165,9 @@ def _variables(spec: Spec, start: Start, request: Request) -> tuple[Variable, ..
         "REPRO_ENV_CODE": start.source.digest,
         "REPRO_ENV_DATA": json.dumps({fact.target: fact.digest for fact in start.data if fact.digest is not None}),
     }
+    values.pop("REPRO_ENV_RESUMES", None)  # on the host, the caller may be in a resumed run itself
+    if start.resumes:
+        values["REPRO_ENV_RESUMES"] = str(start.resumes)
     if start.ids == "seeded":
         values["REPRO_ENV_IDS"] = start.ids
     if start.determinism != "off":

@@ -351,6 +351,8 @@ class Start(Frozen, frozen=True, kw_only=True):
     parents: tuple[Parent, ...] = ()
     resume_of: Line | None = None
     """The id of the run whose outputs were there when the command started (`exec --resume`); None without one."""
+    resumes: int = 0
+    """How many resumes led to this run. It selects the random streams, so that they do not repeat those of the resumed run."""
     job: Job | None = None
     """None if the run was not started by a scheduler."""
     before: Digest | None = None

@@ -816,7 +816,7 @@ def test_a_resumed_run_has_the_outputs_and_the_seed_of_the_other_run(place: Plac
     second = place.run(backend=backend, resume="latest")
     assert backend.launch is not None
     assert backend.launch.resumed == str(first.directory)
-    assert (second.start.resume_of, second.start.seed) == (first.start.id, 5)
+    assert (second.start.resume_of, second.start.seed, second.start.resumes) == (first.start.id, 5, 1)
     (parent,) = second.start.parents
     assert (parent.id, parent.how, parent.record) == (first.start.id, "outputs", records.digest(first.directory / "end.json"))
     assert place.run(resume="latest", seed=6).start.seed == 6
@@ -849,7 +849,7 @@ def test_a_run_with_a_chosen_id_uses_the_code_of_its_submission(place: Place) ->
     assert again.start.id != run_id
     assert (again.start.resume_of, again.start.source) == (run_id, start.source)
     third = place.run(run_id=run_id, environ=environ)
-    assert third.start.resume_of == again.start.id
+    assert (third.start.resume_of, third.start.resumes) == (again.start.id, 2)
 
 
 def test_a_submitted_run_whose_code_is_not_in_the_store_does_not_start(place: Place) -> None:

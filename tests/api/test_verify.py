@@ -578,7 +578,8 @@ def test_a_resumed_run_is_repeated_from_the_same_outputs(place: Place) -> None:
     assert (found.verdict.same, found.run.id) == (True, second.start.id)
     assert again.launch is not None
     assert again.launch.resumed == str(first.directory)
-    assert [variable.value for variable in again.launch.env if variable.name == "REPRO_ENV_SEED"] == ["4"]
+    values = {variable.name: variable.value for variable in again.launch.env}
+    assert (values["REPRO_ENV_SEED"], values["REPRO_ENV_RESUMES"]) == ("4", "1")
     (first.directory / "files/state.txt").write_text("3")
     with pytest.raises(RecordError, match="does not have its recorded output any more"):
         verify_run(place, training())

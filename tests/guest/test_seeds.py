@@ -796,3 +796,23 @@ def test_seeds_of_trainers_are_noted_with_the_line_of_the_script(tmp_path: Path)
         for what in ("random.seed", "numpy.random.seed", "torch.manual_seed")
     }
     assert not [note for note in script.notes if "problem" in note]
+
+
+def test_a_resumed_run_has_streams_of_its_own(tmp_path: Path) -> None:
+    code = """
+        import numpy, torch
+        from torch.utils.data import DataLoader
+        class Draws:
+            def __len__(self): return 2
+            def __getitem__(self, index): return torch.rand(1).item()
+        loader = DataLoader(Draws(), num_workers=1, multiprocessing_context="fork")
+        print([numpy.random.rand(), numpy.random.default_rng().random(), torch.rand(1).item(), [batch.item() for batch in loader]])
+    """
+    script = Script(tmp_path, python_with("torch"))
+    first, again, resumed, repeated, third = (
+        ast.literal_eval(script.run(code, extra={} if number is None else {"REPRO_ENV_RESUMES": number}))
+        for number in (None, "", "1", "1", "2")
+    )
+    assert first == again
+    assert resumed == repeated
+    assert all(len({str(value) for value in values}) == 3 for values in zip(first, resumed, third, strict=True))

@@ -141,7 +141,8 @@ def inputs(run: Run, parents: Sequence[Parent]) -> Iterator[str]:
     yield f"source    {source.directory or source.path} ({kind}, {source.digest})"
     yield from (f"  differs {line}" for line in source.differs)
     yield from (f"  copy of {path}" for path in source.ignored)
-    yield f"seed      {start.seed}" + (", the same on all ranks" if start.ranks == "same" else "")
+    resumes = f", resume {start.resumes}" if start.resumes else ""
+    yield f"seed      {start.seed}{resumes}" + (", the same on all ranks" if start.ranks == "same" else "")
     yield f"mode      determinism: {start.determinism}" + (", traced" if start.trace else "")
     yield f"ids       from the {'seed' if start.ids == 'seeded' else 'system'}"
     if start.threads:

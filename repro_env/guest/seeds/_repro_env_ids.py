@@ -83,5 +83,5 @@ def draw(size: int) -> bytes:
 
 
 def _digest(*words: str) -> bytes:
-    digest: bytes = streams._sha256("\0".join(("repro-env/ids/1", seeds._MASTER, *words)).encode())
+    digest: bytes = streams._sha256("\0".join(("repro-env/ids/1", seeds._STREAMS, *words)).encode())
     return digest

@@ -60,6 +60,8 @@ def _read_variables(path: str) -> dict[str, str]:
 
 _INHERITED = _inherit()
 _MASTER = _INHERITED.get("REPRO_ENV_SEED", "")
+_STREAMS = ".".join(filter(None, (_MASTER, _INHERITED.get("REPRO_ENV_RESUMES", ""))))
+"""The key of all streams: the master seed, and for a resumed run the number of resumes that led to it."""
 _NOTES = _INHERITED.get("REPRO_ENV_NOTES", "")
 _SAME_STREAMS = _INHERITED.get("REPRO_ENV_RANKS", "") == "same"
 _IDS = _INHERITED.get("REPRO_ENV_IDS", "")

@@ -1,6 +1,6 @@
 """Random numbers that are derived from the master seed.
 
-A stream is sha256(master, rank, worker, purpose, ordinal). `worker` is the identity of the process in multiprocessing, the
+A stream is sha256(master, rank, worker, purpose, ordinal). In a resumed run, `master` has the number of resumes. `worker` is the identity of the process in multiprocessing, the
 same for fork, spawn and forkserver. In a DataLoader worker, it is the seed that torch gave to this worker.
 """
 
@@ -22,7 +22,7 @@ def stream(purpose: str, bits: int) -> int:
     identity = worker()
     ordinal = _ordinals.get((identity, purpose), 0)
     _ordinals[identity, purpose] = ordinal + 1
-    text = "\0".join(("repro-env/seeds/1", seeds._MASTER, _rank(), repr(identity), purpose, str(ordinal)))
+    text = "\0".join(("repro-env/seeds/1", seeds._STREAMS, _rank(), repr(identity), purpose, str(ordinal)))
     return int.from_bytes(_sha256(text.encode()), "big") >> (256 - bits)
 
 

@@ -33,7 +33,10 @@ def announce(inputs: Inputs, tell: Tell) -> None:
         how += f", {start.gpus} GPU{'s' * (start.gpus != 1)}"
     tell(f"run {short(start.id)}{how}, seed {start.seed}; {_source(inputs)}")
     if start.resume_of is not None:
-        tell(f"resumes the run {short(start.resume_of)}, whose outputs are in the project")
+        tell(
+            f"resumes the run {short(start.resume_of)}, whose outputs are in the project; generators that the script does not seed "
+            f"draw new numbers (resume {start.resumes})"
+        )
     if start.ids == "seeded":
         tell("random IDs come from the seed and are predictable: do not use them as secrets (to change this: --ids system)")
     if start.source.directory is not None and (hint := _source_hint(inputs)):

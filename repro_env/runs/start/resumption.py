@@ -62,6 +62,13 @@ def with_times(source: SourceFact, run: Run | None, recorded: Start | None) -> S
     return msgspec.structs.replace(source, times={**source.times, **times})
 
 
+def count(options: RunOptions, resumed: Run | None) -> int:
+    """Return how many resumes led to a run: for a repeat as recorded, otherwise one more than to the run that it resumes."""
+    if options.recorded is not None:
+        return options.recorded.resumes
+    return 0 if resumed is None else resumed.start.resumes + 1
+
+
 def parent_of(run: Run) -> Parent:
     """Return the resumed run as a parent of the run that resumes it."""
     return Parent(id=run.id, record=run.end_digest or None, how="outputs")
