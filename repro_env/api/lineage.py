@@ -25,7 +25,7 @@ from repro_env.runs.lineage.producers import Producers
 from repro_env.runs.records import checkpointmanifest as manifest
 from repro_env.runs.records import records
 from repro_env.runs.records.records import Run, Unreadable
-from repro_env.schema.errors import DataError, RecordError, UsageError
+from repro_env.schema.errors import DataError, RecordError, UsageError, os_errors_as
 from repro_env.schema.progress import SILENT, Tell
 from repro_env.specs.argument import current_directory
 from repro_env.store.store import Store
@@ -161,13 +161,10 @@ class _Search:
     def _of_file(self, path: Path) -> Answer:
         inside = run_containing(path)
         self._read_runs(near=None if inside is None else inside.parent)
-        try:
+        with os_errors_as(DataError, "this file cannot be read", where=path, hint="give yourself read permission"):
             size = path.stat().st_size
             with self._tell.progress(0, f"hashing {path.name}"):
                 digest = f"sha256:{sha256_of(path)}"
-        except OSError as error:
-            what = f"this file cannot be read: {error.strerror}"
-            raise DataError(what, where=str(path), hint="give yourself read permission") from None
         if digest == families.EMPTY:
             self._notes.append("the file is empty, so its digest does not identify the run that made it")
         return self._of_digest(digest, path, size)

@@ -20,7 +20,7 @@ from repro_env.runs.records import annotation, pulled, records, toolfiles
 from repro_env.runs.records.annotation import Annotation
 from repro_env.runs.records.records import Run, Unreadable
 from repro_env.sandbox.outputs import OUTSIDE, locate
-from repro_env.schema.errors import DiskError, RecordError, StoreError
+from repro_env.schema.errors import DiskError, RecordError, StoreError, os_errors_as
 from repro_env.schema.progress import SILENT, Tell
 from repro_env.schema.run import Output
 from repro_env.specs.argument import current_directory
@@ -280,14 +280,12 @@ def read_logs(directory: Path) -> Iterator[tuple[str, str]]:
     has_logs = False
     for path in records.logs(directory):
         name = path.relative_to(directory).as_posix()
-        try:
-            with os.fdopen(open_regular(path, below=directory), "rb") as file:
-                yield from ((name, _plain_text(line)) for line in file)
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            what = f"this log cannot be read: {error.strerror}"
-            raise RecordError(what, where=str(path), hint="check its permissions") from None
+        with os_errors_as(RecordError, "this log cannot be read", where=path, hint="check its permissions"):
+            try:
+                with os.fdopen(open_regular(path, below=directory), "rb") as file:
+                    yield from ((name, _plain_text(line)) for line in file)
+            except FileNotFoundError:
+                continue
         has_logs = True
     if not has_logs:
         raise RecordError("this run has no logs", where=directory.name, hint="run the command again, or look at the run's files")

@@ -13,11 +13,12 @@ import os
 import re
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from repro_env.sandbox import memory
 from repro_env.schema.codec import Frozen
-from repro_env.schema.errors import SandboxError, UsageError
+from repro_env.schema.errors import SandboxError, UsageError, os_errors_as
 from repro_env.schema.run import Limits
 
 _PERIOD = 100_000
@@ -183,13 +184,7 @@ def group(limits: Limits, run_id: str) -> Iterator[Group]:
                 time.sleep(0.02)
 
 
-@contextlib.contextmanager
-def _attempt() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise SandboxError(
-            f"the control group that limits the run cannot be used: {error.strerror}",
-            where=str(error.filename or "/sys/fs/cgroup"),
-            hint="leave out --cpus and --memory, or use --runner docker",
-        ) from None
+def _attempt() -> AbstractContextManager[None]:
+    hint = "leave out --cpus and --memory, or use --runner docker"
+    what = "the control group that limits the run cannot be used"
+    return os_errors_as(SandboxError, what, default="/sys/fs/cgroup", hint=hint)

@@ -28,6 +28,9 @@ Exit code 0 means success and 1 means that the answer is "no"; neither is an err
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from os import PathLike
 from typing import ClassVar
 
 LONGEST = 1500
@@ -142,3 +145,23 @@ class MachineError(ReproEnvError):
 
 class CommandMissingError(ReproEnvError):
     exit_code = 127
+
+
+@contextmanager
+def os_errors_as(
+    error_class: type[ReproEnvError],
+    what: str,
+    *,
+    where: str | PathLike[str] = "",
+    default: str | PathLike[str] = "",
+    hint: str = "",
+) -> Iterator[None]:
+    """Turn an `OSError` inside the block into an error that says what failed, and why.
+
+    `where`: the affected file or option. Without it, it is the file that the `OSError` names, or else `default`.
+    """
+    try:
+        yield
+    except OSError as error:
+        place = str(where or error.filename or default)
+        raise error_class(f"{what}: {error.strerror or error}", where=place, hint=hint) from None

@@ -17,7 +17,7 @@ from repro_env.runs.records import checkpointstate, records, verdicts
 from repro_env.runs.records.records import Run
 from repro_env.sandbox.outputs import OUTSIDE
 from repro_env.schema import spec as specs
-from repro_env.schema.errors import RecordError, ReproEnvError
+from repro_env.schema.errors import RecordError, ReproEnvError, os_errors_as
 from repro_env.schema.run import End, Output, Start
 from repro_env.store.specs import archive, files
 from repro_env.store.specs.blobs import SpecBlobs
@@ -103,11 +103,8 @@ def outputs_of(run: Run) -> Sequence[Output]:
 def _local(file: SharedFile, path: Path, below: Path) -> LocalFile:
     def chunks() -> Iterator[bytes]:
         content = Measured(chunks_of(path, below=below))
-        try:
+        with os_errors_as(RecordError, "this file cannot be read", where=path, hint="leave it out with --outputs, or restore it"):
             yield from content
-        except OSError as error:
-            hint = "leave it out with --outputs, or restore it"
-            raise RecordError(f"this file cannot be read: {error.strerror}", where=str(path), hint=hint) from None
         if (content.digest, content.size) != (file.sha256, file.size):
             hint = "leave it out with --outputs, or restore it"
             raise RecordError("this file differs from the record: it was changed after the run", where=str(path), hint=hint)

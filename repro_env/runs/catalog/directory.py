@@ -25,7 +25,7 @@ from repro_env.io.files import chunks_of, read_regular, room, sync_directory
 from repro_env.oci.layer import Measured
 from repro_env.oci.manifest import MAX_SIZE, Descriptor, digest_of
 from repro_env.schema import codec
-from repro_env.schema.errors import ArtifactError, RecordError, UsageError
+from repro_env.schema.errors import ArtifactError, RecordError, UsageError, os_errors_as
 from repro_env.schema.image import Blob
 from repro_env.store.filenames import hex_of
 
@@ -49,21 +49,16 @@ class DirectoryCatalog:
         self._check()
 
     def tags(self) -> list[str]:
-        try:
-            return [name.removesuffix(".json") for name in os.listdir(self._runs)]  # noqa: PTH208
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise RecordError(
-                f"the directory cannot be read: {error.strerror}", where=str(self._runs), hint="ask its owner for permission"
-            ) from None
+        with os_errors_as(RecordError, "the directory cannot be read", where=self._runs, hint="ask its owner for permission"):
+            try:
+                return [name.removesuffix(".json") for name in os.listdir(self._runs)]  # noqa: PTH208
+            except FileNotFoundError:
+                return []
 
     def manifest(self, tag: str, digest: str) -> bytes:
         path = self._runs / f"{tag}.json"
-        try:
+        with os_errors_as(ArtifactError, "the file cannot be read", where=path, hint=_HINT):
             data = read_regular(path, MAX_SIZE, below=self._root)
-        except OSError as error:
-            raise ArtifactError(f"the file cannot be read: {error.strerror}", where=str(path), hint=_HINT) from None
         if digest_of(data) != digest:
             raise ArtifactError("the file does not have the digest in its name", where=str(path), hint=_HINT)
         return data
@@ -78,13 +73,11 @@ class DirectoryCatalog:
     def read(self, blob: Blob | Descriptor) -> Iterator[bytes]:
         path = self._path(blob)
         content = Measured(chunks_of(path, below=self._root))
-        try:
+        with os_errors_as(ArtifactError, "the file cannot be read", where=path, hint=_HINT):
             for chunk in content:
                 if content.size > blob.size:
                     break
                 yield chunk
-        except OSError as error:
-            raise ArtifactError(f"the file cannot be read: {error.strerror}", where=str(path), hint=_HINT) from None
         if content.size != blob.size:
             what = f"the file has {'at least ' * (content.size > blob.size)}{content.size:,} bytes instead of {blob.size:,}"
             raise ArtifactError(what, where=str(path), hint=_HINT)
@@ -125,13 +118,12 @@ class DirectoryCatalog:
 
     def _check(self) -> None:
         path = self._root / "catalog.json"
-        try:
-            data = read_regular(path, 1000)
-        except FileNotFoundError:
-            data = b""
-        except OSError as error:
-            hint = "ask its owner for permission, or name another directory"
-            raise UsageError(f"the catalog cannot be read: {error.strerror}", where=str(path), hint=hint) from None
+        hint = "ask its owner for permission, or name another directory"
+        with os_errors_as(UsageError, "the catalog cannot be read", where=path, hint=hint):
+            try:
+                data = read_regular(path, 1000)
+            except FileNotFoundError:
+                data = b""
         if data:
             codec.schema_of(data, family=_FAMILY, newest=1, where=str(path))
         elif names := [name for name in os.listdir(self._root) if not name.startswith(".")]:  # noqa: PTH208
@@ -141,13 +133,9 @@ class DirectoryCatalog:
     @contextlib.contextmanager
     def _writing(self, size: int = 0) -> Iterator[None]:
         """Translate errors of writing. Nothing else may raise `OSError` in the block."""
-        try:
-            with room(self._root, size):
-                yield
-        except OSError as error:
-            what = f"the catalog cannot be written: {error.strerror}"
-            hint = "ask its owner for permission to write to it and its directories"
-            raise UsageError(what, where=str(error.filename or self._root), hint=hint) from None
+        hint = "ask its owner for permission to write to it and its directories"
+        with os_errors_as(UsageError, "the catalog cannot be written", default=self._root, hint=hint), room(self._root, size):
+            yield
 
     def _write(self, path: Path, chunks: Iterable[bytes], expected: Blob | None = None) -> None:
         """Write a file and move it into place. An existing file is replaced, since it may be damaged."""

@@ -28,7 +28,7 @@ from repro_env.runs.records.pulled import Pulled
 from repro_env.runs.records.records import Run
 from repro_env.schema import codec
 from repro_env.schema import spec as specs
-from repro_env.schema.errors import ArtifactError, BuildError, RecordError, SpecError
+from repro_env.schema.errors import ArtifactError, BuildError, RecordError, SpecError, os_errors_as
 from repro_env.schema.progress import Advance, Tell
 from repro_env.schema.spec import Spec
 from repro_env.store.specs import archive, files
@@ -80,18 +80,14 @@ class Receiver:
         for count, most, what in ((len(shared.files), _MOST_FILES, "files"), (size, _MOST_BYTES, "bytes without its outputs")):
             if count > most:
                 raise self._refused(shared, f"it has {count:,} {what}, but at most {most:,} are allowed")
-        try:
+        hint = "name another directory with --runs DIR"
+        with os_errors_as(RecordError, "the run cannot be written", default=self._runs, hint=hint):
             try:
                 return self._receive(shared, chosen)
             except OSError as error:
                 if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
                     raise
                 return self._receive(shared, chosen)  # another pull has added the run in the meantime
-        except OSError as error:
-            what = f"the run cannot be written: {error.strerror}"
-            raise RecordError(
-                what, where=str(error.filename or self._runs), hint="name another directory with --runs DIR"
-            ) from None
 
     def _receive(self, shared: SharedRun, chosen: Collection[str]) -> Received:
         existing = _find(self._runs, shared.id)
@@ -310,13 +306,11 @@ def _check_existing(run: Run, shared: SharedRun) -> None:
         if part.is_shared(path) or not os.path.lexists(local):
             continue
         is_output = contents.output_of(path) is not None
-        try:
+        with os_errors_as(RecordError, "this file cannot be compared", where=local, hint="remove it"):
             facts = local.lstat()
             expect(facts.st_mode, stat.S_IFREG, str(local))
             # Hashing all outputs would take long; `runs audit` does that.
             same = facts.st_size == file.size and (is_output or f"sha256:{sha256_of(local)}" == file.sha256)
-        except OSError as error:
-            raise RecordError(f"this file cannot be compared: {error.strerror}", where=str(local), hint="remove it") from None
         if not same:
             what = f"this run is here, and its {path} differs from the one in the catalog"
             hint = "find out which is right: `repro-env runs audit` compares the run with its record; nothing was changed"
@@ -368,7 +362,8 @@ def _link_path(line: str) -> str:
 def _move(source: Path, directory: Path, parts: Sequence[str]) -> None:
     """Move a file into the directory of a run, without following a symlink and without replacing anything."""
     target = directory
-    try:
+    hint = "remove what is there, and pull again"
+    with os_errors_as(RecordError, "the file cannot be moved into place", default=target, hint=hint):
         for name in parts[:-1]:
             target /= name
             with contextlib.suppress(FileExistsError):
@@ -378,9 +373,6 @@ def _move(source: Path, directory: Path, parts: Sequence[str]) -> None:
         if os.path.lexists(target):
             raise RecordError("this file appeared while the run was pulled", where=str(target), hint="pull again")
         source.rename(target)
-    except OSError as error:
-        what = f"the file cannot be moved into place: {error.strerror}"
-        raise RecordError(what, where=str(error.filename or target), hint="remove what is there, and pull again") from None
 
 
 def _counted(chunks: Iterable[bytes], advance: Advance) -> Iterator[bytes]:

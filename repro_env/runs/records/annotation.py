@@ -12,6 +12,7 @@ import re
 import secrets
 import time
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Annotated, Literal
@@ -23,7 +24,7 @@ from repro_env.runs.records import ids
 from repro_env.runs.records.files import write_once
 from repro_env.schema import codec, redact
 from repro_env.schema.codec import Frozen
-from repro_env.schema.errors import RecordError, UsageError
+from repro_env.schema.errors import RecordError, UsageError, os_errors_as
 from repro_env.schema.text import Line
 
 SUBDIRECTORY = "annotations"
@@ -79,10 +80,8 @@ def of(directory: Path) -> tuple[Annotation, ...]:
     directory cannot be read: a tag that cannot be read must not look like a missing tag.
     """
     paths = _paths(directory)
-    try:
+    with _reading(directory):
         return tuple(_read(path) for path in paths)
-    except OSError as error:
-        raise _unreadable(error, directory) from None
 
 
 def tags(annotations: Iterable[Annotation]) -> tuple[str, ...]:
@@ -106,26 +105,18 @@ def check_tag(tag: str) -> None:
 
 
 def _paths(directory: Path) -> list[Path]:
-    try:
+    with _reading(directory), suppress(FileNotFoundError):
         if (directory / SUBDIRECTORY).is_symlink():
             raise OSError(errno.ELOOP, "it is a symbolic link, but must be a directory")
-        return sorted(
-            path
-            for path in (directory / SUBDIRECTORY).iterdir()
-            if re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\.json", path.name)
-        )
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise _unreadable(error, directory) from None
+        names = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\.json")
+        return sorted(path for path in (directory / SUBDIRECTORY).iterdir() if names.fullmatch(path.name))
+    return []
 
 
-def _unreadable(error: OSError, directory: Path) -> RecordError:
-    return RecordError(
-        f"the notes and tags of the run cannot be read: {error.strerror}",
-        where=str(error.filename or directory / SUBDIRECTORY),
-        hint="give yourself permission to read it, or remove it; `runs list` and `runs show` work without notes and tags",
-    )
+def _reading(directory: Path) -> AbstractContextManager[None]:
+    hint = "give yourself permission to read it, or remove it; `runs list` and `runs show` work without notes and tags"
+    what = "the notes and tags of the run cannot be read"
+    return os_errors_as(RecordError, what, default=directory / SUBDIRECTORY, hint=hint)
 
 
 def _read(path: Path) -> Annotation:

@@ -21,7 +21,7 @@ from repro_env.runs.records.records import LARGEST, Run
 from repro_env.schema import codec, redact
 from repro_env.schema.artifact import Size
 from repro_env.schema.codec import Frozen
-from repro_env.schema.errors import DataError, RecordError, ReproEnvError
+from repro_env.schema.errors import DataError, RecordError, ReproEnvError, os_errors_as
 from repro_env.schema.run import Mount
 from repro_env.schema.text import AbsPath, Digest, Line, RelPath
 
@@ -140,10 +140,8 @@ def read(run_directory: Path, name: str, expected: str | None) -> Listing | None
         return None
     path = run_directory / name
     hint = "restore it from a backup"
-    try:
+    with os_errors_as(RecordError, "this file cannot be read", where=path, hint=hint):
         data = read_regular(path, LARGEST)
-    except OSError as error:
-        raise RecordError(f"this file cannot be read: {error.strerror}", where=str(path), hint=hint) from None
     if f"sha256:{hashlib.sha256(data).hexdigest()}" != expected:
         raise RecordError("this file changed since the run", where=str(path), hint=hint)
     return codec.decode(data, Listing, where=str(path))
@@ -162,34 +160,30 @@ def copy_files(listing: Listing, mounts: Sequence[Mount], to: Path) -> tuple[lis
     for number, mount in enumerate(mounts):
         directory = to.resolve() / str(number)
         files = [file for file in listing.files if file.target == mount.target]
-        try:
-            with room(to):
-                if not any(file.path == "" for file in files):
-                    directory.mkdir(parents=True)
-                for file in files:
-                    original = Path(mount.source, file.path)
-                    current = _digest_of(original)
-                    if current != file.sha256:
-                        problems.append(
-                            f"{file.shown} existed before the run and {'has changed since' if current else 'is missing now'}"
-                        )
-                        continue
-                    copy = directory / file.path
-                    copy.parent.mkdir(parents=True, exist_ok=True)
-                    copy_file(original, copy)
-                    if _digest_of(copy) != file.sha256:
-                        problems.append(f"{file.shown} changed while it was copied")
-                for link in (link for link in listing.links if link.target == mount.target):
-                    copy = directory / link.path
-                    copy.parent.mkdir(parents=True, exist_ok=True)
-                    if copy.parent.resolve() != copy.parent:
-                        problems.append(f"{link.shown} is inside another symbolic link")
-                        continue
-                    copy.symlink_to(link.to)
-        except OSError as error:
-            raise DataError(
-                f"this directory cannot be copied: {error.strerror}", where=mount.source, hint="check its permissions"
-            ) from None
+        hint = "check its permissions"
+        with os_errors_as(DataError, "this directory cannot be copied", where=mount.source, hint=hint), room(to):
+            if not any(file.path == "" for file in files):
+                directory.mkdir(parents=True)
+            for file in files:
+                original = Path(mount.source, file.path)
+                current = _digest_of(original)
+                if current != file.sha256:
+                    problems.append(
+                        f"{file.shown} existed before the run and {'has changed since' if current else 'is missing now'}"
+                    )
+                    continue
+                copy = directory / file.path
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                copy_file(original, copy)
+                if _digest_of(copy) != file.sha256:
+                    problems.append(f"{file.shown} changed while it was copied")
+            for link in (link for link in listing.links if link.target == mount.target):
+                copy = directory / link.path
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                if copy.parent.resolve() != copy.parent:
+                    problems.append(f"{link.shown} is inside another symbolic link")
+                    continue
+                copy.symlink_to(link.to)
         copies.append(msgspec.structs.replace(mount, source=str(directory)))
     return copies, problems
 

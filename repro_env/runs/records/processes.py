@@ -27,7 +27,7 @@ from repro_env.runs.records import records
 from repro_env.runs.records.files import write_once
 from repro_env.schema import codec
 from repro_env.schema.codec import Frozen
-from repro_env.schema.errors import RecordError, RunError
+from repro_env.schema.errors import RecordError, RunError, os_errors_as
 from repro_env.schema.run import Member, Outcome, Process
 
 DIRECTORY = ".processes"
@@ -53,7 +53,8 @@ class Gathering:
         self._handle = -1
 
     def __enter__(self) -> None:
-        try:
+        hint = "name another directory with --runs DIR, on a file system with locks"
+        with os_errors_as(RecordError, "the processes of the run cannot find each other", where=self._path, hint=hint):
             with room(self._path.parent.parent):
                 self._path.parent.mkdir(parents=True, exist_ok=True)
             while True:
@@ -63,10 +64,6 @@ class Gathering:
                     if os.path.samestat(os.fstat(self._handle), self._path.stat()):
                         return
                 os.close(self._handle)  # the last process of an ended run has removed it
-        except OSError as error:
-            hint = "name another directory with --runs DIR, on a file system with locks"
-            what = f"the processes of the run cannot find each other: {error.strerror}"
-            raise RecordError(what, where=str(self._path), hint=hint) from None
 
     def __exit__(self, *_: object) -> None:
         os.close(self._handle)

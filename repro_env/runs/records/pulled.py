@@ -12,7 +12,7 @@ from typing import Literal
 from repro_env.io.files import atomic_write, read_regular
 from repro_env.schema import codec
 from repro_env.schema.codec import Frozen
-from repro_env.schema.errors import RecordError
+from repro_env.schema.errors import RecordError, os_errors_as
 from repro_env.schema.text import Line
 
 NAME = "pulled.json"
@@ -44,12 +44,11 @@ def write(directory: Path, pulled: Pulled) -> None:
 def read(directory: Path) -> Pulled | None:
     """Read `pulled.json`; None for a run that was not pulled. Raises `SpecError`, `RecordError` if it cannot be read."""
     path = directory / NAME
-    try:
-        data = read_regular(path, _LARGEST)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        hint = "give yourself permission to read it, or remove it: missing outputs are then reported as gone"
-        raise RecordError(f"the file cannot be read: {error.strerror}", where=str(path), hint=hint) from None
+    hint = "give yourself permission to read it, or remove it: missing outputs are then reported as gone"
+    with os_errors_as(RecordError, "the file cannot be read", where=path, hint=hint):
+        try:
+            data = read_regular(path, _LARGEST)
+        except FileNotFoundError:
+            return None
     codec.schema_of(data, family=_FAMILY, newest=1, where=str(path))
     return codec.decode(data, Pulled, where=str(path))

@@ -25,6 +25,7 @@ import re
 import secrets
 import stat
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -38,7 +39,7 @@ from repro_env.runs.records import annotation, ids
 from repro_env.runs.records.files import write_once
 from repro_env.sandbox import streams
 from repro_env.schema import codec
-from repro_env.schema.errors import DiskError, RecordError, ReproEnvError, SpecError, SpecVersionError
+from repro_env.schema.errors import DiskError, RecordError, ReproEnvError, SpecError, SpecVersionError, os_errors_as
 from repro_env.schema.run import End, Outcome, Parent, Start
 from repro_env.store.specs.archive import SUBDIRECTORY as SPECS
 
@@ -258,16 +259,12 @@ def non_directories(runs: Path) -> list[Unreadable]:
 
 def _named_as_runs(runs: Path) -> list[Path]:
     """Return the entries that are named like a run, newest first."""
-    try:
-        names = [name for name in os.listdir(runs) if NAME.fullmatch(name)]  # noqa: PTH208
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise RecordError(
-            f"cannot be read as a directory: {error.strerror}",
-            where=str(runs),
-            hint="name the directory of the runs with --runs DIR",
-        ) from None
+    hint = "name the directory of the runs with --runs DIR"
+    with os_errors_as(RecordError, "cannot be read as a directory", where=runs, hint=hint):
+        try:
+            names = [name for name in os.listdir(runs) if NAME.fullmatch(name)]  # noqa: PTH208
+        except FileNotFoundError:
+            return []
     return [runs / name for name in sorted(names, reverse=True)]
 
 
@@ -278,29 +275,24 @@ def read(directory: Path) -> Run:
     missing or cannot be read.
     """
     start_path = directory / "start.json"
-    try:
-        _check_directories(directory)
-        data = read_regular(start_path, LARGEST)
-    except FileNotFoundError as error:
-        raise RecordError(
-            f"the run has no start.json: {error.strerror}",
-            where=str(directory),
-            hint="restore the file from a copy, or remove the directory if its run never started",
-        ) from None
-    except OSError as error:
-        raise _unreadable(error, start_path) from None
+    with _reading(start_path):
+        try:
+            _check_directories(directory)
+            data = read_regular(start_path, LARGEST)
+        except FileNotFoundError as error:
+            hint = "restore the file from a copy, or remove the directory if its run never started"
+            raise RecordError(f"the run has no start.json: {error.strerror}", where=str(directory), hint=hint) from None
     start = _decode(data, Start, "repro-env/run-start", start_path)
     if not _ID.fullmatch(start.id):
         raise SpecError("the id of the run is not a UUID", where=str(start_path), hint=_RESTORE)
     end_path = directory / "end.json"
     # Checked first: a run writes end.json before it releases its lock, so a run that ends now is not read as interrupted.
     state: State = "running" if is_running(directory) else "interrupted"
-    try:
-        end_data = read_regular(end_path, LARGEST)
-    except FileNotFoundError:
-        return Run(directory, start, None, state, _digest(data))
-    except OSError as error:
-        raise _unreadable(error, end_path) from None
+    with _reading(end_path):
+        try:
+            end_data = read_regular(end_path, LARGEST)
+        except FileNotFoundError:
+            return Run(directory, start, None, state, _digest(data))
     end = _decode(end_data, End, "repro-env/run-end", end_path)
     return Run(directory, start, end, "done", _digest(data), _digest(end_data))
 
@@ -337,9 +329,9 @@ def _check_directories(directory: Path) -> None:
                 expect(entry.stat(follow_symlinks=False).st_mode, stat.S_IFDIR, entry.path)
 
 
-def _unreadable(error: OSError, path: Path) -> RecordError:
+def _reading(path: Path) -> AbstractContextManager[None]:
     hint = "give yourself permission to read it, restore it from a copy, or remove the run with `repro-env runs rm`"
-    return RecordError(f"the record cannot be read: {error.strerror}", where=str(error.filename or path), hint=hint)
+    return os_errors_as(RecordError, "the record cannot be read", default=path, hint=hint)
 
 
 def _decode(data: bytes, kind: type[_Half], family: str, path: Path) -> _Half:
@@ -439,17 +431,12 @@ def remove(directory: Path, *, force: bool = False) -> None:
         raise RecordError("the run is still running", where=directory.name, hint="wait until it ends, or stop it first")
     # The directory is renamed first, so that a partly removed run does not look like a run. `tidy` finishes killed removals.
     hidden = directory.with_name(f"{_REMOVED}{directory.name}")
-    try:
+    with os_errors_as(RecordError, "the run cannot be removed", default=directory, hint="remove it as its owner"):
         if directory.exists():
             directory.rename(hidden)
         remove_tree(hidden)
         for job in (directory.parent / JOBS).glob(f"*{directory.name[-ids.SHORT :]}"):
             remove_tree(job)
-    except OSError as error:
-        where = hidden if hidden.is_dir() else directory
-        raise RecordError(
-            f"the run cannot be removed: {error.strerror}", where=str(where), hint="remove it as its owner"
-        ) from None
     _repoint(directory.parent)
 
 

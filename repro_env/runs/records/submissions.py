@@ -24,7 +24,7 @@ from repro_env.runs.records.files import write_once
 from repro_env.runs.records.records import Run
 from repro_env.schema import codec
 from repro_env.schema.codec import Frozen
-from repro_env.schema.errors import RecordError, ReproEnvError
+from repro_env.schema.errors import RecordError, ReproEnvError, os_errors_as
 from repro_env.schema.run import EngineName, Start
 from repro_env.schema.text import Line
 
@@ -75,15 +75,10 @@ def directory_of(runs: Path, run_id: str) -> Path:
 def write(runs: Path, submission: Submission) -> Path:
     """Create the directory of a job with its submission; return it. Raises `RecordError`, `DiskError`."""
     directory = directory_of(runs, submission.start.id)
-    try:
-        with room(runs):
-            directory.parent.mkdir(parents=True, exist_ok=True)
-            directory.mkdir(mode=0o700)
-    except OSError as error:
-        hint = "name another directory with --runs DIR"
-        raise RecordError(
-            f"the directory of the job cannot be created: {error.strerror}", where=str(directory), hint=hint
-        ) from None
+    hint = "name another directory with --runs DIR"
+    with os_errors_as(RecordError, "the directory of the job cannot be created", where=directory, hint=hint), room(runs):
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(mode=0o700)
     write_once(directory / _SUBMISSION, codec.pretty(submission), "the submission of the run")
     return directory
 
@@ -111,12 +106,11 @@ def read_state(directory: Path) -> bytes:
 def read(runs: Path, run_id: str) -> Submission | None:
     """Return the submission of a run; None if it was not submitted. Raises `RecordError`, `SpecError`."""
     path = directory_of(runs, run_id) / _SUBMISSION
-    try:
-        data = read_regular(path, records.LARGEST)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise RecordError(f"the submission of the run cannot be read: {error.strerror}", where=str(path)) from None
+    with os_errors_as(RecordError, "the submission of the run cannot be read", where=path):
+        try:
+            data = read_regular(path, records.LARGEST)
+        except FileNotFoundError:
+            return None
     return codec.decode(data, Submission, where=str(path))
 
 

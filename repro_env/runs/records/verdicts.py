@@ -23,7 +23,7 @@ from repro_env.io.files import read_regular
 from repro_env.runs.records import ids
 from repro_env.runs.records.files import write_once
 from repro_env.schema import codec, redact
-from repro_env.schema.errors import RecordError
+from repro_env.schema.errors import RecordError, os_errors_as
 from repro_env.schema.text import Line
 
 SUBDIRECTORY = "verified"
@@ -69,21 +69,17 @@ def write(directory: Path, facts: Mapping[str, object], page: Iterable[str]) -> 
 
 def last(directory: Path) -> Last | None:
     """The newest verdict of a run, or None. Raises `SpecError` or `RecordError` if it cannot be read."""
-    try:
-        paths = [path for path in (directory / SUBDIRECTORY).iterdir() if _NAME.fullmatch(path.name)]
-        if not paths:
+    hint = "give yourself permission to read it, or remove it"
+    with os_errors_as(RecordError, "the verdict cannot be read", default=directory / SUBDIRECTORY, hint=hint):
+        try:
+            paths = [path for path in (directory / SUBDIRECTORY).iterdir() if _NAME.fullmatch(path.name)]
+            if not paths:
+                return None
+            # Names sort by the second, so the time of the file decides between verdicts of the same second.
+            path = max(paths, key=lambda path: (path.name.partition("-")[0], path.lstat().st_mtime_ns))
+            data = read_regular(path, _LARGEST, below=directory)
+        except FileNotFoundError:
             return None
-        # Names sort by the second, so the time of the file decides between verdicts of the same second.
-        path = max(paths, key=lambda path: (path.name.partition("-")[0], path.lstat().st_mtime_ns))
-        data = read_regular(path, _LARGEST, below=directory)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise RecordError(
-            f"the verdict cannot be read: {error.strerror}",
-            where=str(error.filename or directory / SUBDIRECTORY),
-            hint="give yourself permission to read it, or remove it",
-        ) from None
     codec.schema_of(data, family=_FAMILY, newest=1, where=str(path))
     return codec.decode(data, Last, where=str(path))
 

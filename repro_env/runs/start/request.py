@@ -16,7 +16,7 @@ from repro_env.oci import paths as layout
 from repro_env.sandbox import plan, streams
 from repro_env.schema import redact
 from repro_env.schema.environment import Variable, values_of
-from repro_env.schema.errors import DataError, UsageError
+from repro_env.schema.errors import DataError, UsageError, os_errors_as
 from repro_env.schema.progress import Tell
 from repro_env.schema.run import (
     End,
@@ -170,14 +170,9 @@ def mounts_of(options: RunOptions, spec: Spec, here: Path, tell: Tell) -> tuple[
                 if kind == "data":
                     hint = "give the path of a file or directory"
                     raise DataError("this path does not exist", where=f"--data {source}", hint=hint)
-                try:
+                hint = "name another directory"
+                with os_errors_as(DataError, "this directory cannot be created", where=f"--checkpoints {source}", hint=hint):
                     absolute.mkdir(parents=True)
-                except OSError as error:
-                    raise DataError(
-                        f"this directory cannot be created: {error.strerror}",
-                        where=f"--checkpoints {source}",
-                        hint="name another directory",
-                    ) from None
                 tell.detail(f"created {absolute} for the checkpoints")
             mounts.append(
                 Mount(kind=kind, source=str(absolute.resolve()), target=target.rstrip("/") or os.path.normpath(here / source))
@@ -202,12 +197,8 @@ def check_mount(options: RunOptions, spec: Spec, mount: Mount) -> None:
 
 
 def _exists(path: Path, option: str) -> bool:
-    try:
+    with os_errors_as(DataError, "this path cannot be accessed", where=option, hint="name a path that you can read"):
         return path.exists()
-    except OSError as error:
-        raise DataError(
-            f"this path cannot be accessed: {error.strerror}", where=option, hint="name a path that you can read"
-        ) from None
 
 
 def seed_of(seed: int | Literal["random"] | None, spec: Spec) -> int:

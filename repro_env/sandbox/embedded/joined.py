@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from repro_env.io import files
@@ -18,7 +19,7 @@ from repro_env.sandbox.embedded.stage import Stage
 from repro_env.sandbox.image import Image
 from repro_env.sandbox.session import Connection
 from repro_env.sandbox.streams import Streams
-from repro_env.schema.errors import SandboxError
+from repro_env.schema.errors import SandboxError, os_errors_as
 from repro_env.schema.run import Launch
 
 _KINDS = ("user", "net", "ipc", "uts", "mnt")
@@ -97,7 +98,7 @@ class JoinedStage(Stage):
 
     def enter_namespaces(self) -> None:
         """See `Stage`."""
-        try:
+        with _entering():
             if self._becomes_root:
                 os.setgroups(sorted(idmap.groups_of(self._launch.gpus)))
             for kind in _KINDS[:-1]:
@@ -107,24 +108,18 @@ class JoinedStage(Stage):
                 os.setresgid(0, 0, 0)
                 os.setresuid(0, 0, 0)
             kernel.unshare(kernel.CLONE_NEWPID)
-        except OSError as error:
-            raise _refused(error) from None
 
     def make_root(self, out: Connection) -> list[str]:  # noqa: ARG002
         """See `Stage`. The mounts are a copy, in which /proc is the one of this process."""
         os.umask(0o022)
-        try:
+        with _entering():
             kernel.enter_namespace(self._namespaces["mnt"])
             namespaces.enter_mounts()
-        except OSError as error:
-            raise _refused(error) from None
         notes = rootfs.mount_proc(None)
         rootfs.hide_machine()
         return notes
 
 
-def _refused(error: OSError) -> SandboxError:
-    return SandboxError(
-        f"this process cannot enter the root of another process of its run: {error.strerror}",
-        hint="start one process on each machine, for example with torchrun",
-    )
+def _entering() -> AbstractContextManager[None]:
+    what = "this process cannot enter the root of another process of its run"
+    return os_errors_as(SandboxError, what, hint="start one process on each machine, for example with torchrun")

@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from repro_env.environment.system import elf, ldcache
@@ -18,7 +19,7 @@ from repro_env.oci import paths
 from repro_env.sandbox import kernel
 from repro_env.sandbox.embedded import overlay
 from repro_env.sandbox.workspace import make_file_point
-from repro_env.schema.errors import RunError, SandboxError
+from repro_env.schema.errors import RunError, SandboxError, os_errors_as
 from repro_env.schema.run import Launch, User
 
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
@@ -128,17 +129,9 @@ def seal_each_mount(target: str, *, read_only: bool = True) -> None:
             kernel.mount("", mount.point, flags=flags | sum(unchanged.get(option, 0) for option in set(mount.options)))
 
 
-@contextlib.contextmanager
-def attempt(what: str) -> Iterator[None]:
+def attempt(what: str) -> AbstractContextManager[None]:
     """Turn an `OSError` inside the block into a `SandboxError` that says what failed."""
-    try:
-        yield
-    except OSError as error:
-        raise SandboxError(
-            f"cannot {what}: {error.strerror}",
-            where=str(error.filename or ""),
-            hint="run `repro-env doctor` for the cause and its fix",
-        ) from None
+    return os_errors_as(SandboxError, f"cannot {what}", hint="run `repro-env doctor` for the cause and its fix")
 
 
 def change_root(target: Path) -> int:
@@ -332,7 +325,7 @@ def _group(text: bytes, user: User) -> bytes:
 def bind_handle(root: Root, target: str, handle: int, *, read_only: bool, replace_link: bool = False) -> None:
     """Bind the file or directory of a descriptor (O_PATH) to `target`. Raises `RunError` if `target` cannot be made."""
     is_directory = stat.S_ISDIR(os.fstat(handle).st_mode)
-    try:
+    with os_errors_as(RunError, "nothing can be mounted at this path", where=target, hint="choose another target with SRC:DST"):
         if replace_link and os.path.islink(target):  # noqa: PTH114
             root.make_writable(os.path.dirname(target), without=[os.path.basename(target)])  # noqa: PTH119, PTH120
         if is_directory:
@@ -342,7 +335,3 @@ def bind_handle(root: Root, target: str, handle: int, *, read_only: bool, replac
             make_file_point(target)
         kernel.bind(f"/proc/self/fd/{handle}", target)
         seal(target, read_only=read_only)
-    except OSError as error:
-        raise RunError(
-            f"nothing can be mounted at this path: {error.strerror}", where=target, hint="choose another target with SRC:DST"
-        ) from None

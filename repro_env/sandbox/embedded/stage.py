@@ -16,7 +16,7 @@ from repro_env.sandbox.image import Image
 from repro_env.sandbox.outputs import OUTSIDE
 from repro_env.sandbox.session import Connection, Refused
 from repro_env.sandbox.streams import Streams
-from repro_env.schema.errors import DataError, SandboxError
+from repro_env.schema.errors import DataError, SandboxError, os_errors_as
 from repro_env.schema.run import Launch
 
 
@@ -73,17 +73,13 @@ class Stage:
 
     def enter_namespaces(self) -> None:
         """Enter every namespace except the mount namespace. Raises `SandboxError`."""
-        try:
+        hint = "run `repro-env doctor` for the cause and its fix"
+        with os_errors_as(SandboxError, "the run cannot enter new namespaces", hint=hint):
             if self._view is not None:
                 self._view.enter(self._point)
             elif self._maps_user:
                 namespaces.enter_user()
             namespaces.enter(network=self._launch.network)
-        except OSError as error:
-            raise SandboxError(
-                f"the run cannot enter new namespaces: {error.strerror}",
-                hint="run `repro-env doctor` for the cause and its fix",
-            ) from None
 
     def make_root(self, out: Connection) -> list[str]:
         """Make the root and enter it, as the first process of the run. Returns notes for the record."""
@@ -96,13 +92,9 @@ class Stage:
         except OSError as error:
             session.send(out, Refused(f"{self.root.means}: {error.strerror}"))
             os._exit(0)
-        try:
+        with os_errors_as(DataError, "this path cannot be mounted", hint="check its permissions"):
             mounts = {target: (_handle(source), read_only) for target, (source, read_only) in self._mounts.items()}
             devices = {node.target: _handle(node.source) for node in launch.gpus.nodes}
-        except OSError as error:
-            raise DataError(
-                f"this path cannot be mounted: {error.strerror}", where=str(error.filename), hint="check its permissions"
-            ) from None
         with rootfs.attempt("change the root"):
             old = rootfs.change_root(self._point)
         notes = rootfs.mount_system(self.root, old, console=self.streams.terminal)
