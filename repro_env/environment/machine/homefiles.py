@@ -11,10 +11,10 @@ import os
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
+from repro_env.environment.machine import lists
 from repro_env.environment.secrets import scanner
 from repro_env.io.files import read_regular
 from repro_env.schema import redact
@@ -22,36 +22,6 @@ from repro_env.schema.environment import Bundled
 
 LARGEST = 1_000_000
 """Maximum bytes of one file."""
-
-
-class Configuration(NamedTuple):
-    """The configuration files of one library. The items of a text are separated by white space."""
-
-    library: str
-    distributions: str
-    """The files are read if one of these is installed."""
-    directories: str
-    """Directories in which the library looks. The first whose variable is set is used. A variable may name the file itself."""
-    files: str
-    """Names or globs, relative to the directory."""
-
-
-CONFIGURATIONS = (
-    Configuration("Keras", "keras tensorflow tf-keras", "$KERAS_HOME ~/.keras", "keras.json"),
-    Configuration(
-        "Matplotlib",
-        "matplotlib matplotlib-base",
-        "$MATPLOTLIBRC $MPLCONFIGDIR $XDG_CONFIG_HOME/matplotlib ~/.config/matplotlib",
-        "matplotlibrc stylelib/*.mplstyle",
-    ),
-    Configuration(
-        "Accelerate",
-        "accelerate",
-        "$HF_HOME/accelerate $XDG_CACHE_HOME/huggingface/accelerate ~/.cache/huggingface/accelerate",
-        "default_config.yaml default_config.yml default_config.json",
-    ),
-    Configuration("NCCL", "torch jax tensorflow cupy", "$NCCL_CONF_FILE ~", ".nccl.conf"),
-)
 
 
 class HomeFiles(msgspec.Struct, frozen=True):
@@ -69,32 +39,33 @@ def look(installed: AbstractSet[str], environ: Mapping[str, str], *, without: Pa
     files: list[Bundled] = []
     problems: list[str] = []
     home = Path(environ.get("HOME") or "/nonexistent")
-    for configuration in CONFIGURATIONS:
-        location = _location(configuration, home, environ)
-        if location is None or installed.isdisjoint(configuration.distributions.split()):
+    for configuration in lists.sections("homefiles"):
+        library, directories = configuration.name, configuration["directories"].split()
+        location = _location(directories, home, environ)
+        if location is None or installed.isdisjoint(configuration["distributions"].split()):
             continue
-        names = configuration.files.split()
+        names = configuration["files"].split()
         for path in _files(location, names):
             name = path.relative_to(location).as_posix() if location.is_dir() else names[0]
-            target = str(Path(configuration.directories.split()[-1], name))[2:]
+            target = str(Path(directories[-1], name))[2:]
             if path.is_relative_to(without) or target in data:
                 continue
             content, why = _read(path)
             if redact.line(target) != target:
                 why = why or "its name looks like a secret or is not printable"
             if why:
-                line = f"{configuration.library} reads {path}, which was not captured: {why} (pass it with exec --data {path}:{home / target})"
+                line = f"{library} reads {path}, which was not captured: {why} (pass it with exec --data {path}:{home / target})"
                 problems.append(redact.line(line))
             else:
                 data[target] = content
-                why = f"{configuration.library} reads it in the home directory"
+                why = f"{library} reads it in the home directory"
                 files.append(Bundled(name=target, version="", why=why, size=len(content)))
     return HomeFiles(data, tuple(sorted(files, key=lambda file: file.name)), tuple(problems))
 
 
-def _location(configuration: Configuration, home: Path, environ: Mapping[str, str]) -> Path | None:
+def _location(directories: list[str], home: Path, environ: Mapping[str, str]) -> Path | None:
     """Return where the library looks on this machine: a directory, or a file that a variable names."""
-    for text in configuration.directories.split():
+    for text in directories:
         first, _, path = text.partition("/")
         base = str(home) if first == "~" else environ.get(first[1:], "")
         if base:

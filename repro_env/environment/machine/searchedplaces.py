@@ -11,55 +11,12 @@ import re
 from collections.abc import Collection, Container, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from pathlib import Path
-from typing import NamedTuple
 
+from repro_env.environment.machine import lists
 from repro_env.oci.paths import is_below
 from repro_env.schema import redact
 from repro_env.schema.messages import shorten
 
-
-class Searched(NamedTuple):
-    """What some libraries search for. The items of a text are separated by white space."""
-
-    what: str
-    distributions: str
-    """The directories are searched if one of these is installed."""
-    directories: str
-    """A variable that is not set is skipped. It may hold several directories."""
-
-
-SEARCHED = (
-    Searched(
-        "fonts",
-        "matplotlib matplotlib-base seaborn plotly kaleido wordcloud reportlab pygal pycairo cairosvg weasyprint manim pygame",
-        "/usr/share/fonts /usr/local/share/fonts $XDG_DATA_HOME/fonts ~/.local/share/fonts ~/.fonts ~/.config/fontconfig",
-    ),
-    Searched(
-        "NLTK data",
-        "nltk",
-        "$NLTK_DATA ~/nltk_data /usr/share/nltk_data /usr/local/share/nltk_data /usr/lib/nltk_data /usr/local/lib/nltk_data",
-    ),
-    Searched(
-        "Hugging Face models and data",
-        "huggingface-hub transformers datasets diffusers",
-        "$HF_HUB_CACHE $HF_DATASETS_CACHE $HF_HOME/hub $HF_HOME/datasets $XDG_CACHE_HOME/huggingface/hub ~/.cache/huggingface/hub "
-        "~/.cache/huggingface/datasets",
-    ),
-    Searched("PyTorch models", "torch torchvision timm", "$TORCH_HOME/hub $XDG_CACHE_HOME/torch/hub ~/.cache/torch/hub"),
-    Searched("sentence models", "sentence-transformers", "$SENTENCE_TRANSFORMERS_HOME ~/.cache/torch/sentence_transformers"),
-    Searched("Keras models and data", "keras tensorflow tf-keras", "$KERAS_HOME/models ~/.keras/models ~/.keras/datasets"),
-    Searched("TensorFlow datasets", "tensorflow-datasets", "$TFDS_DATA_DIR ~/tensorflow_datasets"),
-    Searched("scikit-learn data", "scikit-learn", "$SCIKIT_LEARN_DATA ~/scikit_learn_data"),
-    Searched("seaborn data", "seaborn", "$SEABORN_DATA ~/.cache/seaborn ~/seaborn-data"),
-    Searched("gensim data", "gensim", "$GENSIM_DATA_DIR ~/gensim-data"),
-    Searched("Whisper models", "openai-whisper", "~/.cache/whisper"),
-    Searched("Stanza models", "stanza", "$STANZA_RESOURCES_DIR ~/stanza_resources"),
-    Searched("EasyOCR models", "easyocr", "$EASYOCR_MODULE_PATH ~/.EasyOCR"),
-    Searched("Ultralytics settings", "ultralytics", "$YOLO_CONFIG_DIR ~/.config/Ultralytics"),
-    Searched("downloaded data", "pooch scikit-image scipy", "~/.cache/pooch ~/.cache/scikit-image ~/.cache/scipy-data"),
-    Searched("IPython configuration", "ipython ipykernel", "$IPYTHONDIR/profile_default ~/.ipython/profile_default"),
-    Searched("Jupyter configuration", "jupyter-core nbconvert nbclient", "$JUPYTER_CONFIG_DIR ~/.jupyter"),
-)
 _CONFIGURATION = ("~/.config", "~/.local/share", "~")
 """Where a library of any name keeps its files: `~/.config/NAME`, `~/.NAME`, `~/.NAMErc`, `~/.NAME.toml`."""
 _NAME = re.compile(r"\.?(?P<name>[\w.-]+?)(?:rc|[._-]data|\.(?:toml|ya?ml|json|ini|cfg|conf))?", re.ASCII)
@@ -95,15 +52,15 @@ def look(
 
 
 def _searched(installed: AbstractSet[str], home: str, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    for row in SEARCHED:
-        if installed.isdisjoint(row.distributions.split()):
+    for row in lists.sections("searchedplaces"):
+        if installed.isdisjoint(row["distributions"].split()):
             continue
-        for text in row.directories.split():
+        for text in row["directories"].split():
             first, _, below = text.partition("/")
             for base in {"": ["/"], "~": [home]}.get(first) or environ.get(first[1:], "").split(os.pathsep):
                 path = os.path.normpath(os.path.join(base, below))  # noqa: PTH118
                 if path.startswith("/") and base and _has_content(path):
-                    yield path, row.what
+                    yield path, row.name
 
 
 def _named(installed: AbstractSet[str], home: str) -> Iterator[tuple[str, str]]:

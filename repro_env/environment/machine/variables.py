@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from configparser import ConfigParser
 from functools import lru_cache
-from pathlib import Path
 from typing import Literal
 
+from repro_env.environment.machine import lists
 from repro_env.schema import redact
 from repro_env.schema.credentials import is_random
 from repro_env.schema.environment import Variable, Variables
@@ -22,7 +21,6 @@ Effect = Literal["replayed", "recorded", "captured", "session", "unlisted"]
 """`captured`: recorded, but every run has its own value. `session`: of the shell, not of a library. `unlisted`: not on the
 list."""
 
-_LIST = Path(__file__).with_name("variables.ini")
 _LOCATION = re.compile(r"_(?:DIR|HOME|ROOT|FOLDER|FILE|FILENAME|PATH|LOGPATH|HOST|PORT|URL|ADDR)\Z")
 """Names with these ends contain a path or address, so they are only recorded, even if a prefix says to replay them."""
 _SECRET_NAME = re.compile(r"TOKEN|SECRET|PASS|KEY|CRED|AUTH|COOKIE|SESSION|PRIVATE", re.IGNORECASE)
@@ -50,20 +48,12 @@ def effect(name: str) -> Effect:
 
 
 @lru_cache(1)
-def variable_list() -> ConfigParser:
-    """Return the list of variables: a section for each library, with the names by effect."""
-    parser = ConfigParser(interpolation=None, delimiters=("=",))
-    parser.read_string(_LIST.read_text("utf-8"))
-    return parser
-
-
-@lru_cache(1)
 def _index() -> tuple[dict[str, Effect], dict[str, Effect]]:
     """Return the exact names, and the prefixes with the longest first."""
     effects: tuple[Effect, ...] = ("captured", "replayed", "recorded", "session")
     exact: dict[str, Effect] = {}
     prefixes: dict[str, Effect] = {}
-    for section in variable_list().values():
+    for section in lists.sections("variables"):
         for value in effects:
             for name in section.get(value, "").split():
                 (prefixes if name.endswith("*") else exact).setdefault(name.rstrip("*"), value)

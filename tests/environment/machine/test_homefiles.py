@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from repro_env.environment.machine import homefiles
-from repro_env.environment.machine.homefiles import CONFIGURATIONS, look
+from repro_env.environment.machine import homefiles, lists
+from repro_env.environment.machine.homefiles import look
 
 ALL = frozenset({"keras", "matplotlib", "accelerate", "torch"})
 
@@ -76,7 +76,8 @@ def test_a_file_that_cannot_be_captured_is_a_problem_with_a_hint(tmp_path: Path,
 
 
 def test_every_configuration_is_below_the_home_directory() -> None:
-    for configuration in CONFIGURATIONS:
-        assert configuration.directories.split()[-1].startswith("~")
-        assert all(directory.startswith(("$", "~")) for directory in configuration.directories.split())
-        assert configuration.distributions == configuration.distributions.lower()
+    for configuration in lists.sections("homefiles"):
+        directories = configuration["directories"].split()
+        assert directories[-1].startswith("~")
+        assert all(directory.startswith(("$", "~")) for directory in directories)
+        assert configuration["distributions"] == configuration["distributions"].lower()

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from repro_env.environment.machine.searchedplaces import SEARCHED, look
+from repro_env.environment.machine import lists
+from repro_env.environment.machine.searchedplaces import look
 
 
 def put(home: Path, *names: str) -> None:
@@ -28,7 +29,7 @@ def places(home: Path, *installed: str, held: tuple[str, ...] = (), image: tuple
 def test_only_places_of_installed_libraries_that_have_something_are_named(tmp_path: Path) -> None:
     put(tmp_path, ".fonts/a.ttf", "nltk_data/corpora/x", ".cache/torch/hub/m", ".cache/huggingface/token")
     (tmp_path / ".cache/huggingface/hub").mkdir()
-    everything = {name for row in SEARCHED for name in row.distributions.split()}
+    everything = {name for row in lists.sections("searchedplaces") for name in row["distributions"].split()}
     assert places(tmp_path, *everything) == {f"{tmp_path}/{name}" for name in (".fonts", "nltk_data", ".cache/torch/hub")}
     assert places(tmp_path, "nltk") == {f"{tmp_path}/nltk_data"}
     assert places(tmp_path) == set()

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from repro_env.environment.machine import variables
+from repro_env.environment.machine import lists, variables
 from repro_env.environment.machine.variables import check_added, effect, hidden_values, secret_values, sort, unlisted, unused
 from repro_env.schema import codec
 from repro_env.schema.environment import Variables
@@ -152,7 +152,7 @@ def test_a_name_that_matches_only_part_of_a_prefix_is_unlisted(name: str) -> Non
 
 
 def test_the_list_has_no_duplicates_and_prefixes_end_with_an_underscore() -> None:
-    sections = variables.variable_list().values()
+    sections = lists.sections("variables")
     names = [
         name
         for section in sections
