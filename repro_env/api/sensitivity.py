@@ -97,8 +97,8 @@ def over_seeds(
 ) -> Found:
     """Run a command with the seeds `first`, `first` + 1, ... `run`: runs it with a seed.
 
-    Stop after the first run if it fails, and after the second if its outputs equal those of the first. `jobs`: how many runs are
-    made at a time, each in its own process, after the first run; 0 if all of them were made before.
+    Stop after the first run if it fails, and after the second if its outputs equal those of the first; runs that were started get
+    SIGTERM. `jobs`: how many runs are made at a time, each in its own process, after the first run; 0 if all of them were made before.
 
     Raises `UsageError` if the first run did not write the metric, or wrote it to several files, `RecordError` if it wrote no
     metrics, `SourceError` and `DataError` if the source or the data change between runs; and what `run` raises.
@@ -138,7 +138,7 @@ def over_seeds(
                 _check_metric(done.end.metrics, metric)
             elif number == 1 and equal and done.end.outputs:
                 tell("its outputs equal those of the first run, byte for byte" + own_seeds(done.end.seeded))
-                if jobs == 1:
+                if jobs:
                     break
     return Found(
         runs=tuple(runs),

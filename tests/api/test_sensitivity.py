@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -268,6 +269,18 @@ def test_seeds_that_the_script_sets_itself_are_reported() -> None:
     ]
     runs = Runs(change)
     assert len(runs.over(5, jobs=0).runs) == 5, "they were made before"
+
+
+def test_runs_at_the_same_time_stop_after_the_second_if_the_seed_has_no_effect(tmp_path: Path) -> None:
+    def change(seed: int, recorded: FinishedRun) -> FinishedRun:
+        (tmp_path / str(seed)).touch()
+        if seed > 1:
+            time.sleep(60)
+        return with_end(recorded, outputs=done(0).end.outputs)
+
+    found = Runs(change).over(20, jobs=2)
+    assert ([run.seed for run in found.runs], found.no_effect) == ([0, 1], True)
+    assert {path.name for path in tmp_path.iterdir()} <= {"0", "1", "2"}, "no other run was started"
 
 
 def test_a_seed_that_changes_with_the_master_seed_is_not_reported() -> None:
