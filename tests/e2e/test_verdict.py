@@ -29,6 +29,26 @@ def test_dates_and_overflow_are_no_rounding(small: parts.Project, values: str, l
     assert {file["level"] for file in found["files"] if file["kind"] == "result"} == {level}
 
 
+CLOCK = """
+import json, os, time
+start = time.time()
+time.sleep(0.3)
+times = [start, time.time()][:: -1 if os.environ["SIDE"] == "swapped" else 1]
+json.dump({"started": times[0], "finished": times[1]}, open("m.json", "w"))
+open("log.txt", "w").write("".join("%.6f step\\n" % value for value in times))
+"""
+
+
+def test_a_swapped_order_of_times_is_not_explained_by_the_clock(small: parts.Project) -> None:
+    (small.directory / "verdict_clock.py").write_text(CLOCK)
+    run = json.loads(small.run("exec", "--env", "SIDE=same", "--json", "verdict_clock.py").out)["id"]
+    for side, level in (("same", "equal except for"), ("swapped", "different")):
+        code = 0 if side == "same" else 1
+        files = json.loads(small.run("verify", run, "--env", f"SIDE={side}", "--json", code=code).out)["files"]
+        assert {file["path"]: file["level"] for file in files} == {"log.txt": level, "m.json": level}
+        assert all(file["why"].endswith("the order of the times differs") == (side == "swapped") for file in files)
+
+
 SCATTERED = """
 import json, os, random, time
 directory = time.strftime("logs/%Y-%m-%d_%H-%M-%S")

@@ -9,9 +9,11 @@ from __future__ import annotations
 import base64
 import binascii
 import glob
+import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
+from typing import NamedTuple
 
 from repro_env.compare.outputs.comparison import Ignored
 from repro_env.compare.outputs.timestamps import Timestamp, timestamps
@@ -25,6 +27,9 @@ _PID = re.compile(r"(?<![0-9A-Za-z.+-])[1-9]\d{3,6}(?![0-9A-Za-z]|\.\d)")
 """Smaller PIDs, as in a PID namespace, are ignored: small numbers are often something else."""
 _WORDS = tuple(re.compile(rf"[0-9A-Za-z][0-9A-Za-z{marks}-]{{1,63}}") for marks in ("_.", ".", "_", ""))
 """Names of hosts and users can have dots and underscores, and can be between them."""
+_TIME = "a time within the run"
+_FINEST = 1e-6
+"""The smallest distance of two times, in seconds, that a float can hold."""
 _SHORTEST_NAME = 3
 _SHORT_ID = 8
 """How many hex digits of an id are often used alone (`uuid4().hex[:8]`)."""
@@ -48,9 +53,11 @@ class Evidence(Frozen, frozen=True, kw_only=True):
     hidden: Mapping[str, str] = {}
     """Digest of a name -> its meaning."""
 
-    def contains(self, timestamp: Timestamp) -> bool:
-        """Whether a time is within the run, at the precision of its text."""
-        return any(start <= self.ended and start + timestamp.length > self.started for start in timestamp.starts)
+    def starts(self, timestamp: Timestamp) -> tuple[float | None, ...]:
+        """Return the time in each zone; None for a zone in which it is not within the run, at the precision of its text."""
+        return tuple(
+            start if start <= self.ended and start + timestamp.length > self.started else None for start in timestamp.starts
+        )
 
 
 class Occurrence(Frozen, frozen=True):
@@ -61,6 +68,27 @@ class Occurrence(Frozen, frozen=True):
     what: str
     form: str = ""
     """The format of the value. Two occurrences are the same thing if `what` and `form` are equal."""
+    starts: tuple[float | None, ...] = ()
+    """For a time: `Evidence.starts`."""
+    length: float = 0.0
+    """For a time: its precision in seconds."""
+
+
+class TimePair(NamedTuple):
+    """The same time in both runs, read in the same zone."""
+
+    zone: int
+    length: float
+    """Times that are less than this apart have no order."""
+    then: float
+    now: float
+
+
+class Explained(Ignored, frozen=True):
+    """A difference that evidence explains."""
+
+    times: tuple[TimePair, ...] = ()
+    """For a time: one for each zone in which it is within both runs."""
 
 
 class OneToOne:
@@ -94,7 +122,7 @@ def of_run(start: Start, end: End, workspace: str, names: Iterable[tuple[str, st
     return Evidence(
         started=_seconds(start.started),
         ended=_seconds(end.ended),
-        zones=tuple(dict.fromkeys((0, *zones))),
+        zones=(0, *zones),
         names=((start.id, "the run's id"), (start.id.replace("-", ""), "the run's id without dashes"), *directories, *names),
         pids=own.pids if own else (),
         drawn=drawn,
@@ -107,14 +135,52 @@ def _seconds(time: str) -> float:
 
 
 def explain(then: str, now: str, left: Evidence, right: Evidence, place: str = "") -> list[Ignored]:
-    """Explain all differences between two texts at `place`. Empty if any of them has no explanation."""
+    """Explain all differences between two texts at `place`. Empty if any of them has no explanation.
+
+    A time without a zone is explained only if it is within both runs when it is read in the same zone.
+    """
     old, new = occurrences(then, left), occurrences(now, right)
     if [(value.what, value.form) for value in old] != [(value.what, value.form) for value in new]:
         return []
     if _texts_between(then, old) != _texts_between(now, new):
         return []
-    pairs = ((then[a.start : a.end], now[b.start : b.end], a.what) for a, b in zip(old, new, strict=True))
-    return [Ignored(place, *pair, "evidence") for pair in pairs if pair[0] != pair[1]]
+    pairs = [
+        Explained(place, then[a.start : a.end], now[b.start : b.end], a.what, "evidence", _time_pairs(a, b))
+        for a, b in zip(old, new, strict=True)
+    ]
+    found = [pair for pair in pairs if pair.then != pair.now]
+    return [] if any(pair.reason == _TIME and not pair.times for pair in found) else [*found]
+
+
+def _time_pairs(then: Occurrence, now: Occurrence) -> tuple[TimePair, ...]:
+    length = max(then.length, now.length, _FINEST) * 0.99  # floats are not exact
+    pairs = enumerate(zip(then.starts, now.starts, strict=True))
+    return tuple(TimePair(zone, length, old, new) for zone, (old, new) in pairs if old is not None and new is not None)
+
+
+def out_of_order(differences: Sequence[Sequence[Ignored]]) -> set[int]:
+    """Return the numbers of the differences with a time that is before another time in one run, and after it in the other."""
+    times = [
+        (time, number)
+        for number, reasons in enumerate(differences)
+        for reason in reasons
+        for time in (reason.times if isinstance(reason, Explained) else ())
+    ]
+    found: set[int] = set()
+    for zone, length in {(time.zone, time.length) for time, _ in times}:
+        known = [(time.then, time.now, number) for time, number in times if time.zone == zone and time.length <= length]
+        found.update(_overtaken(known, length), _overtaken([(now, then, number) for then, now, number in known], length))
+    return found
+
+
+def _overtaken(times: list[tuple[float, float, int]], length: float) -> Iterator[int]:
+    """Yield the number of each time that is after another one by its first value, and before it by its second."""
+    times, passed, latest = sorted(times), 0, -math.inf
+    for first, second, number in times:
+        while times[passed][0] + length <= first:
+            latest, passed = max(latest, times[passed][1]), passed + 1
+        if latest - second >= length:
+            yield number
 
 
 def mask(text: str, evidence: Evidence) -> str:
@@ -171,8 +237,9 @@ def _names(text: str, evidence: Evidence) -> Iterator[Occurrence]:
 def _times(text: str, evidence: Evidence) -> Iterator[Occurrence]:
     year = datetime.fromtimestamp(evidence.started, timezone.utc).year
     for timestamp in timestamps(text, evidence.zones, year):
-        if evidence.contains(timestamp):
-            yield Occurrence(timestamp.start, timestamp.end, "a time within the run", timestamp.form)
+        starts = evidence.starts(timestamp)
+        if starts.count(None) < len(starts):
+            yield Occurrence(timestamp.start, timestamp.end, _TIME, timestamp.form, starts, timestamp.length)
 
 
 def _ids(text: str, evidence: Evidence) -> Iterator[Occurrence]:

@@ -96,7 +96,8 @@ class Judge:
             groups.setdefault(evidence.mask(name, self._left), ([], []))[0].append(name)
         for name in sorted(right):
             groups.setdefault(evidence.mask(name, self._right), ([], []))[1].append(name)
-        return [pair for old, new in groups.values() if len(old) == len(new) for pair in zip(old, new, strict=True)]
+        pairs = (pair for old, new in groups.values() if len(old) == len(new) for pair in zip(old, new, strict=True))
+        return [pair for pair in pairs if evidence.explain(*pair, self._left, self._right)]
 
     # -- files
 
@@ -153,6 +154,8 @@ class Judge:
         strict = self._strict(file)
         found = reading.changes if reading.changes or answer.unequal else [PACKED]
         reasons = [self._explain(change, rules, strict=strict) for change in found]
+        swapped = evidence.out_of_order(reasons)
+        reasons = [[] if number in swapped else reason for number, reason in enumerate(reasons)]
         reasons_of_tensors = [self._explain(_of_tensor(tensor), rules, strict=strict) for tensor in answer.different]
         ignored = [*self._renamed(file), *chain.from_iterable((*reasons, *reasons_of_tensors))]
         changes = [change for change, reason in zip(found, reasons, strict=True) if not reason]
@@ -169,7 +172,7 @@ class Judge:
             file,
             level=level,
             by=reading.by,
-            why=_why(changes, different, answer),
+            why=_why(changes, different, answer) + "; the order of the times differs" * bool(swapped),
             ignored=tuple(map(_printable, ignored[:MOST_IGNORED])),
             ignored_count=len(ignored),
             tensors=tuple(different),
@@ -259,7 +262,7 @@ def _of_tensor(tensor: TensorDifference) -> Change:
 
 def _printable(ignored: Ignored) -> Ignored:
     then, now = (shown(ignored.place, redact.value(ignored.place, value)) for value in (ignored.then, ignored.now))
-    return replace(ignored, place=shown("", ignored.place), then=then, now=now)
+    return Ignored(shown("", ignored.place), then, now, ignored.reason, ignored.by)
 
 
 def _level(change: Change) -> Sameness:

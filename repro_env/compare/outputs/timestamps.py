@@ -54,7 +54,7 @@ class Timestamp(NamedTuple):
     end: int
     """The position in the text."""
     starts: tuple[float, ...]
-    """Seconds since 1970. A time without a zone has one value for each zone."""
+    """Seconds since 1970, read in each zone. They differ only for a time without a zone."""
     length: float
     """The precision of the text, in seconds."""
     form: str
@@ -73,7 +73,7 @@ def timestamps(text: str, zones: tuple[int, ...], year: int) -> Iterator[Timesta
         whole, part = match["whole"], match["part"] or ""
         scale = 10 ** (len(whole) - 10)
         length = (10.0 ** -(len(part) - 1) if part else 1.0) / scale
-        yield Timestamp(*match.span(), (float(whole + part) / scale,), length, f"{len(whole)} {bool(part)}")
+        yield Timestamp(*match.span(), (float(whole + part) / scale,) * len(zones), length, f"{len(whole)} {bool(part)}")
 
 
 def _read(match: re.Match[str], zones: tuple[int, ...], year: int) -> tuple[tuple[float, ...], float]:
@@ -101,5 +101,5 @@ def _read(match: re.Match[str], zones: tuple[int, ...], year: int) -> tuple[tupl
     if zone[:1] in ("+", "-"):
         digits = zone[1:].replace(":", "").replace("'", "")
         offset = 3600 * int(digits[:2]) + 60 * int(digits[2:])
-        return (utc - (offset if zone[0] == "+" else -offset),), length
-    return ((utc,) if zone else tuple(utc - offset for offset in zones)), length
+        return (utc - (offset if zone[0] == "+" else -offset),) * len(zones), length
+    return tuple(utc if zone else utc - offset for offset in zones), length

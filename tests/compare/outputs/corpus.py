@@ -32,11 +32,12 @@ def cases(*names: str) -> list[dict[str, Any]]:
 def judge(case: dict[str, Any], directory: Path, promise: Promise = BITWISE) -> Verdict:
     """Give the verdict on the outputs of a case."""
     entries = case.get("files") or [{**case, "path": case["file"]}]
-    left, right = (_side(name, entries, directory / name) for name in ("then", "now"))
+    zones = [case["zone"]] if "zone" in case else []
+    left, right = (_side(name, entries, directory / name, zones) for name in ("then", "now"))
     return judging.verdict(results.compare(left, right, Globs(), look), promise)
 
 
-def _side(name: str, entries: list[dict[str, Any]], directory: Path) -> Side:
+def _side(name: str, entries: list[dict[str, Any]], directory: Path, zones: list[int]) -> Side:
     outputs: dict[str, str] = {}
     files: dict[str, Path] = {}
     others = []
@@ -55,7 +56,7 @@ def _side(name: str, entries: list[dict[str, Any]], directory: Path) -> Side:
     end = _end(name, tuple(sorted(others)))
     run = RUNS[name]
     start = msgspec.structs.replace(make_start(run["run_id"]), started=run["start"])
-    evidence = of_run(start, end, run["workspace"], [(run["run_directory"], "the run's directory")])
+    evidence = of_run(start, end, run["workspace"], [(run["run_directory"], "the run's directory")], zones)
     return Side(outputs, files, end, directory, evidence)
 
 

@@ -26,6 +26,12 @@ def test_a_difference_that_rounding_cannot_explain_is_different(case: dict[str, 
     assert (found.level, found.same) == ("different", False), found.sentence
 
 
+@pytest.mark.parametrize("case", corpus.cases("clocks"), ids=lambda case: case["name"])
+def test_times_in_another_order_or_zone_are_different(case: dict[str, Any], tmp_path: Path) -> None:
+    found = corpus.judge(case, tmp_path, NUMERIC)
+    assert (found.level, found.same) == ("different", False), found.sentence
+
+
 @pytest.mark.parametrize("case", corpus.cases("rounded"), ids=lambda case: case["name"])
 def test_a_difference_that_rounding_explains_is_numeric(case: dict[str, Any], tmp_path: Path) -> None:
     found = corpus.judge(case, tmp_path, NUMERIC)
