@@ -49,6 +49,23 @@ def test_a_swapped_order_of_times_is_not_explained_by_the_clock(small: parts.Pro
         assert all(file["why"].endswith("the order of the times differs") == (side == "swapped") for file in files)
 
 
+ZONE = """
+import os, time
+shift = 19800 if os.environ["SIDE"] == "local" else 0
+open("zone.txt", "w").write(time.strftime("done at %Y-%m-%d %H:%M:%S", time.gmtime(time.time() + shift)))
+"""
+
+
+def test_a_time_without_a_zone_is_read_in_the_same_zone_in_both_runs(small: parts.Project) -> None:
+    (small.directory / "verdict_zone.py").write_text(ZONE)
+    zone = {"TZ": "Asia/Kolkata"}
+    for side, level in (("local", "equal except for"), ("utc", "different")):
+        run = json.loads(small.run("exec", "--env", f"SIDE={side}", "--json", "verdict_zone.py", env=zone).out)["id"]
+        code = 0 if level != "different" else 1
+        found = json.loads(small.run("verify", run, "--env", "SIDE=local", "--json", env=zone, code=code).out)
+        assert found["level"] == level, found
+
+
 SCATTERED = """
 import json, os, random, time
 directory = time.strftime("logs/%Y-%m-%d_%H-%M-%S")
