@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -26,7 +24,7 @@ from repro_env.environment.wheels import identification as wheels
 from repro_env.oci import conda as rule
 from repro_env.schema import redact
 from repro_env.schema.environment import Bundled
-from repro_env.schema.errors import CaptureError
+from repro_env.schema.errors import CaptureError, os_errors_as
 from repro_env.schema.image import Layer
 from repro_env.schema.progress import Tell
 
@@ -75,20 +73,7 @@ class LockedEnvironment(msgspec.Struct, frozen=True, kw_only=True):
                 )
 
 
-@contextlib.contextmanager
-def _readable() -> Iterator[None]:
-    """Convert an `OSError` to a `CaptureError` that names the path."""
-    try:
-        yield
-    except OSError as error:
-        raise CaptureError(
-            f"this path cannot be read: {error.strerror or error}",
-            where=str(error.filename or ""),
-            hint="make it readable, repair it or remove it, then try again",
-        ) from None
-
-
-@_readable()
+@os_errors_as(CaptureError, "this path cannot be read", hint="make it readable, repair it or remove it, then try again")
 def lock(request: Request, tell: Tell, secrets: SecretSearch | None = None) -> LockedEnvironment:
     """Inspect and lock the environment of a Python.
 

@@ -18,7 +18,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from repro_env.io.patience import PATIENCE
-from repro_env.schema.errors import ArtifactError, CaptureError, DiskError
+from repro_env.schema.errors import ArtifactError, CaptureError, DiskError, os_errors_as
 
 CHUNK = 1 << 20
 """Bytes per read."""
@@ -343,7 +343,9 @@ class FileContents:
         path = self._root + entry.path[len(self._strip) :]
         key = self._keys.get(entry.path[len(self._strip) :])
         remaining = entry.size
-        try:
+        with os_errors_as(
+            ArtifactError, "this file cannot be read", where=path, hint="it was changed or removed meanwhile; try again"
+        ):
             # O_NONBLOCK: opening a named pipe that replaced the file must not block
             fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             try:
@@ -357,10 +359,6 @@ class FileContents:
                 _check_key(fd, key, path)  # the caller checks the number of bytes
             finally:
                 os.close(fd)
-        except OSError as error:
-            raise ArtifactError(
-                f"this file cannot be read: {error.strerror}", where=path, hint="it was changed or removed meanwhile; try again"
-            ) from None
 
 
 def _check_key(fd: int, key: Key | None, path: str) -> None:

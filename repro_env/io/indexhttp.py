@@ -20,7 +20,7 @@ from repro_env.io.files import chunks_of, open_regular, read_regular
 from repro_env.io.http import LATER, TRIES, Answer, RangeFile, Sessions, chain, cut_error, download, network_error, pause
 from repro_env.io.pip import build, configured, default_index
 from repro_env.schema import redact
-from repro_env.schema.errors import NetworkError
+from repro_env.schema.errors import NetworkError, os_errors_as
 from repro_env.schema.sources import NONE, PackageSources
 
 ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.1, text/html;q=0.01"
@@ -200,13 +200,8 @@ def _local_page(path: Path) -> Page:
             return Page(404, path.as_uri(), "", b"")
 
 
-@contextlib.contextmanager
-def _local_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        what = f"this file cannot be read: {error.strerror}"
-        raise NetworkError(what, where=str(path), hint="check the path and its permissions") from None
+def _local_errors(path: Path) -> contextlib.AbstractContextManager[None]:
+    return os_errors_as(NetworkError, "this file cannot be read", where=path, hint="check the path and its permissions")
 
 
 @contextlib.contextmanager

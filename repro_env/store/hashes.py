@@ -20,7 +20,7 @@ import msgspec
 from repro_env.io.files import Found, Key, walk
 from repro_env.io.patience import PATIENCE
 from repro_env.oci.entry import Entry
-from repro_env.schema.errors import CaptureError
+from repro_env.schema.errors import CaptureError, os_errors_as
 from repro_env.schema.progress import Advance
 from repro_env.store.facts import FactCache
 
@@ -124,7 +124,7 @@ def _batches(files: list[Found]) -> Iterator[list[Found]]:
 def _hash(root: Path, file: Found, stopped: threading.Event) -> bytes:
     path = f"{root}/{file.path}"
     hasher = hashlib.sha256()
-    try:
+    with os_errors_as(CaptureError, "this file cannot be read", where=path, hint="make it readable, or exclude it"):
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             remaining = file.size
@@ -135,9 +135,6 @@ def _hash(root: Path, file: Found, stopped: threading.Event) -> bytes:
             facts = os.fstat(fd)
         finally:
             os.close(fd)
-    except OSError as error:
-        what = f"this file cannot be read: {error.strerror}"
-        raise CaptureError(what, where=path, hint="make it readable, or exclude it") from None
     # ctime does not count: a new hard link (in an installer's cache) changes it, but not the content.
     if (facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns) != file.key[:4]:
         what = "this file changed while it was being read"

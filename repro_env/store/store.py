@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 from repro_env.io.files import room
-from repro_env.schema.errors import StoreError
+from repro_env.schema.errors import StoreError, os_errors_as
 from repro_env.store.blobs import Blobs
 from repro_env.store.bootmarks import Boot
 from repro_env.store.facts import FactCache
@@ -53,27 +53,24 @@ class Store:
         user, or can be written by others.
         """
         directory = (root or _default()).absolute()
-        try:
-            with room(directory):
-                directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-                facts = directory.stat()
-                if facts.st_uid != os.geteuid():
-                    raise StoreError(f"the store belongs to another user (UID {facts.st_uid})", where=str(directory), hint=_HINT)
-                if facts.st_mode & 0o022:
-                    raise StoreError(
-                        "the store can be written by other users", where=str(directory), hint=f"run `chmod 700 {directory}`"
-                    )
-                for name in _DIRECTORIES:
-                    (directory / name).mkdir(mode=0o700, exist_ok=True)
-                tag = directory / "CACHEDIR.TAG"
-                if not tag.exists():
-                    tag.write_bytes(_CACHE_TAG)
-                if not os.access(directory, os.W_OK | os.X_OK):
-                    raise StoreError("the store cannot be written", where=str(directory), hint=_HINT)
-                store = Store(directory.resolve())
-                store.temp.clean()
-        except OSError as error:
-            raise StoreError(f"the store cannot be used: {error.strerror}", where=str(directory), hint=_HINT) from None
+        with os_errors_as(StoreError, "the store cannot be used", where=directory, hint=_HINT), room(directory):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            facts = directory.stat()
+            if facts.st_uid != os.geteuid():
+                raise StoreError(f"the store belongs to another user (UID {facts.st_uid})", where=str(directory), hint=_HINT)
+            if facts.st_mode & 0o022:
+                raise StoreError(
+                    "the store can be written by other users", where=str(directory), hint=f"run `chmod 700 {directory}`"
+                )
+            for name in _DIRECTORIES:
+                (directory / name).mkdir(mode=0o700, exist_ok=True)
+            tag = directory / "CACHEDIR.TAG"
+            if not tag.exists():
+                tag.write_bytes(_CACHE_TAG)
+            if not os.access(directory, os.W_OK | os.X_OK):
+                raise StoreError("the store cannot be written", where=str(directory), hint=_HINT)
+            store = Store(directory.resolve())
+            store.temp.clean()
         return store
 
 

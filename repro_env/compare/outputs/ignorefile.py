@@ -11,7 +11,7 @@ import msgspec
 from repro_env.compare.outputs.comparison import Accept, File
 from repro_env.compare.outputs.ignore import Ignore, parse
 from repro_env.io.files import read_regular
-from repro_env.schema.errors import UsageError
+from repro_env.schema.errors import UsageError, os_errors_as
 
 NAME: Final = "repro-env.ignore"
 _LARGEST = 4 << 20
@@ -57,13 +57,9 @@ def add(project: Path, texts: Iterable[str]) -> tuple[str, ...]:
     new = tuple(sorted(set(texts) - set(_texts(old))))
     if new:
         separator = "" if not old or old.endswith("\n") else "\n"
-        try:
-            with path.open("a", encoding="utf-8", newline="") as file:
-                file.write(separator + "".join(f"{text}\n" for text in new))
-        except OSError as error:
-            raise UsageError(
-                f"the file cannot be written: {error.strerror}", where=str(path), hint="give yourself write permission"
-            ) from None
+        errors = os_errors_as(UsageError, "the file cannot be written", where=path, hint="give yourself write permission")
+        with errors, path.open("a", encoding="utf-8", newline="") as out:
+            out.write(separator + "".join(f"{text}\n" for text in new))
     return new
 
 
@@ -74,11 +70,10 @@ def _texts(content: str) -> list[str]:
 
 
 def _read(path: Path) -> str:
-    try:
-        return read_regular(path, _LARGEST).decode()
-    except FileNotFoundError:
-        return ""
-    except OSError as error:
-        raise UsageError(f"the file cannot be read: {error.strerror}", where=str(path), hint="make it a readable file") from None
-    except UnicodeDecodeError:
-        raise UsageError("the file is not UTF-8", where=str(path), hint="save it as UTF-8") from None
+    with os_errors_as(UsageError, "the file cannot be read", where=path, hint="make it a readable file"):
+        try:
+            return read_regular(path, _LARGEST).decode()
+        except FileNotFoundError:
+            return ""
+        except UnicodeDecodeError:
+            raise UsageError("the file is not UTF-8", where=str(path), hint="save it as UTF-8") from None

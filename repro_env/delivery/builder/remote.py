@@ -21,7 +21,7 @@ from repro_env.registry import reference
 from repro_env.registry.client import Registry
 from repro_env.schema import codec
 from repro_env.schema.codec import Frozen
-from repro_env.schema.errors import ArtifactError, NetworkError, ReproEnvError, SpecError, UsageError
+from repro_env.schema.errors import ArtifactError, NetworkError, ReproEnvError, SpecError, UsageError, os_errors_as
 from repro_env.schema.text import Digest, Line
 from repro_env.store.specs import files
 from repro_env.store.specs.blobs import SpecBlobs
@@ -60,12 +60,11 @@ class Remote(Frozen, frozen=True, kw_only=True):
 def read(directory: Path) -> Remote:
     """Read `remote.json` of a directory. Return no copies if the file is missing. Raises `SpecError` if it is invalid."""
     path = directory / files.REMOTE
-    try:
-        data = read_regular(path, files.MAX_SIZE)
-    except FileNotFoundError:
-        return Remote()
-    except OSError as error:
-        raise SpecError(f"the file cannot be read: {error.strerror}", where=str(path), hint="delete it and push again") from None
+    with os_errors_as(SpecError, "the file cannot be read", where=path, hint="delete it and push again"):
+        try:
+            data = read_regular(path, files.MAX_SIZE)
+        except FileNotFoundError:
+            return Remote()
     codec.schema_of(data, family=FAMILY, newest=1, where=str(path))
     return codec.decode(data, Remote, where=str(path))
 

@@ -24,7 +24,7 @@ from repro_env.oci.layer import Measured
 from repro_env.schema import redact
 from repro_env.schema.artifact import Size, TreeBlob, Wheel
 from repro_env.schema.codec import Frozen
-from repro_env.schema.errors import ArtifactError, LockError, NetworkError, ReproEnvError, StoreError
+from repro_env.schema.errors import ArtifactError, LockError, NetworkError, ReproEnvError, StoreError, os_errors_as
 from repro_env.schema.progress import Advance
 from repro_env.schema.spec import Spec
 from repro_env.schema.text import Line
@@ -366,11 +366,8 @@ class Sources:
 
 def _check_file(path: Path, artifact: Artifact) -> None:
     """Check the sha256 of a complete file. Raises `ArtifactError`."""
-    try:
+    with os_errors_as(ArtifactError, "the file cannot be read", where=path, hint="restore it, or capture again"):
         digest = "sha256:" + sha256_of(path)
-    except OSError as error:
-        what, hint = f"the file cannot be read: {error.strerror}", "restore it, or capture again"
-        raise ArtifactError(what, where=str(path), hint=hint) from None
     if digest != artifact.sha256:
         raise ArtifactError(
             f"the file is not {artifact.filename} as captured: its sha256 is {digest[7:19]}…, not {artifact.sha256[7:19]}…",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from repro_env.io.files import chunks_of, room, sha256_of
 from repro_env.oci.layer import Measured
-from repro_env.schema.errors import ArtifactError, UsageError
+from repro_env.schema.errors import ArtifactError, UsageError, os_errors_as
 from repro_env.schema.image import GZIP, Blob
 from repro_env.store.filenames import hex_of
 from repro_env.store.temporary import Temp
@@ -62,9 +62,5 @@ def write_errors(directory: Path) -> Iterator[None]:
 
     Use it only for steps that read no other files.
     """
-    try:
-        with room(directory):
-            yield
-    except OSError as error:
-        what = f"the output cannot be written: {error.strerror}"
-        raise UsageError(what, where=str(directory), hint="name another path") from None
+    with os_errors_as(UsageError, "the output cannot be written", where=directory, hint="name another path"), room(directory):
+        yield

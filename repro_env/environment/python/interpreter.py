@@ -22,7 +22,7 @@ from repro_env.io.files import read_head
 from repro_env.io.package import GUEST
 from repro_env.schema import codec, redact
 from repro_env.schema.environment import Interpretation
-from repro_env.schema.errors import InterpreterError, SpecError
+from repro_env.schema.errors import InterpreterError, SpecError, os_errors_as
 
 OLDEST = (3, 8)
 TIMEOUT = 60.0
@@ -82,10 +82,8 @@ def _unaliased(prefix: str, directory: str) -> str:
 
 def start_up(facts: Interpretation, environ: Mapping[str, str]) -> StartupReport:
     """Start Python as the user does, in a scratch directory, and return the result. A crash or timeout is not an error."""
-    try:
+    with os_errors_as(InterpreterError, "this Python did not start", where=facts.command):
         lines, problem = run_script(facts, ["startup.py"], environ, TIMEOUT)
-    except OSError as error:
-        raise InterpreterError(f"this Python did not start: {error.strerror}", where=facts.command) from None
     values, problem = parse_report(lines, problem)
     try:
         report = msgspec.convert({name: found[-1] for name, found in values.items() if found}, StartupReport)
@@ -143,12 +141,9 @@ def parse_report(lines: Iterable[str], problem: str) -> tuple[dict[str, list[Any
 def _probe(path: Path, name: str, environ: Mapping[str, str]) -> _Answer:
     """Return the answer of the static probe. It runs in the working directory, which a version manager's `python3` may use."""
     hint = "name a different Python with --python"
-    try:
-        done = process.run(
-            [str(path), "-I", "-S", "-B", "-X", "utf8", str(GUEST / "probe.py")], env=environ, timeout=TIMEOUT, limit=_REPORT
-        )
-    except OSError as error:
-        raise InterpreterError(f"this program did not start: {error.strerror}", where=name, hint=hint) from None
+    argv = [str(path), "-I", "-S", "-B", "-X", "utf8", str(GUEST / "probe.py")]
+    with os_errors_as(InterpreterError, "this program did not start", where=name, hint=hint):
+        done = process.run(argv, env=environ, timeout=TIMEOUT, limit=_REPORT)
     if done.timed_out:
         raise InterpreterError(f"this program did not start within {TIMEOUT:.0f} s", where=name, hint=hint)
     try:

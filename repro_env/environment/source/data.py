@@ -10,7 +10,7 @@ import msgspec
 
 from repro_env.io.files import Found, entry_at, walk
 from repro_env.schema import codec, redact
-from repro_env.schema.errors import CaptureError, DataError
+from repro_env.schema.errors import CaptureError, DataError, os_errors_as
 from repro_env.schema.messages import shorten
 from repro_env.schema.progress import Silent, Tell
 from repro_env.schema.spec import Data
@@ -38,28 +38,21 @@ def look(source: Path, target: str, hashes: FileHashes, tell: Tell | None = None
     spec had this data.
     """
     root = Path(os.path.realpath(source))
-    try:
-        if not root.is_file() and not root.is_dir():
-            raise DataError(
-                "this is neither a file nor a directory" if root.exists() else "this path does not exist",
-                where=str(source),
-                hint="give the path of a file or directory with --data",
-            )
-        is_file = root.is_file()
-        directory = root.parent if is_file else root
-        listing = iter([entry_at(str(root), root.name)]) if is_file else walk(root)
-        entries = tuple(listing if like is None else _compare_sizes(listing, source, like))
-        digests = _hash(directory, entries, hashes, tell or Silent(), f"reading data {source}")
-    except CaptureError as error:
-        raise DataError(error.what, where=error.where or str(source), hint=error.hint) from None
-    except FileNotFoundError as error:
-        raise DataError("this file changed while it was read", where=str(error.filename or source), hint="try again") from None
-    except OSError as error:
-        raise DataError(
-            f"cannot be read: {error.strerror}",
-            where=str(error.filename or source),
-            hint="check its permissions and the disk, and try again",
-        ) from None
+    with os_errors_as(DataError, "cannot be read", default=source, hint="check its permissions and the disk, and try again"):
+        try:
+            if not root.is_file() and not root.is_dir():
+                what = "this is neither a file nor a directory" if root.exists() else "this path does not exist"
+                raise DataError(what, where=str(source), hint="give the path of a file or directory with --data")
+            is_file = root.is_file()
+            directory = root.parent if is_file else root
+            listing = iter([entry_at(str(root), root.name)]) if is_file else walk(root)
+            entries = tuple(listing if like is None else _compare_sizes(listing, source, like))
+            digests = _hash(directory, entries, hashes, tell or Silent(), f"reading data {source}")
+        except CaptureError as error:
+            raise DataError(error.what, where=error.where or str(source), hint=error.hint) from None
+        except FileNotFoundError as error:
+            where = str(error.filename or source)
+            raise DataError("this file changed while it was read", where=where, hint="try again") from None
     rows = sorted((entry.path, entry.kind, entry.size, digests.get(entry.path, entry.target)) for entry in entries)
     facts = Data(
         path=target,

@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from repro_env.io.files import atomic_write, read_regular, remove_tree, room
-from repro_env.schema.errors import DiskError, RecordError
+from repro_env.schema.errors import RecordError, os_errors_as
 from repro_env.store.specs.files import MAX_SIZE, SPEC
 
 SUBDIRECTORY = "specs"
@@ -60,20 +60,12 @@ def write(runs: Path, data: bytes) -> str:
     """
     digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
     directory = directory_of(runs, digest)
-    try:
-        with room(runs):
-            directory.mkdir(parents=True, exist_ok=True)
-            if _bytes(directory / SPEC) != data:
-                atomic_write(directory / SPEC, data)
-                (directory / SPEC).chmod(0o444)
-    except (OSError, DiskError) as error:
-        if isinstance(error, DiskError):
-            raise
-        raise RecordError(
-            f"the copy of the spec cannot be written: {error.strerror}",
-            where=str(directory),
-            hint="name another directory with --runs DIR",
-        ) from None
+    hint = "name another directory with --runs DIR"
+    with os_errors_as(RecordError, "the copy of the spec cannot be written", where=directory, hint=hint), room(runs):
+        directory.mkdir(parents=True, exist_ok=True)
+        if _bytes(directory / SPEC) != data:
+            atomic_write(directory / SPEC, data)
+            (directory / SPEC).chmod(0o444)
     with contextlib.suppress(OSError):  # it may belong to another user; then its time stays unchanged
         os.utime(directory)
     return digest

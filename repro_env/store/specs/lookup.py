@@ -6,7 +6,7 @@ from pathlib import Path
 
 from repro_env.io.files import read_regular
 from repro_env.schema import spec
-from repro_env.schema.errors import SpecError
+from repro_env.schema.errors import SpecError, os_errors_as
 from repro_env.schema.spec import Spec
 from repro_env.store.specs import archive
 from repro_env.store.specs.files import MAX_SIZE, SPEC
@@ -21,12 +21,8 @@ def locate(given: str | None, start: Path) -> tuple[Spec, Path]:
     `start` upwards. Raises `SpecError` if the spec does not exist or cannot be read.
     """
     path = _nearest(start) if given is None else _named(start / given, given)
-    try:
+    with os_errors_as(SpecError, "this spec cannot be read", where=path, hint="name a spec that repro-env capture wrote"):
         data = read_regular(path, MAX_SIZE)
-    except OSError as error:
-        raise SpecError(
-            f"this spec cannot be read: {error.strerror}", where=str(path), hint="name a spec that repro-env capture wrote"
-        ) from None
     return spec.read(data, where=str(path)), path.parent.resolve()
 
 
