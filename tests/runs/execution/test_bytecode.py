@@ -105,6 +105,9 @@ def test_modules_are_compiled_once_and_used_by_every_run(machine: Machine) -> No
     }
 
 
+_interpreter = python  # the test has a local of that name
+
+
 def test_images_with_the_same_python_share_its_bytecode(machine: Machine, tmp_path: Path) -> None:
     """The second image gets the file that was compiled for the first one."""
     python = tuple(msgspec.structs.replace(layer, kind="interpreter") for layer in machine.spec.expected.layers)
@@ -123,6 +126,9 @@ def test_images_with_the_same_python_share_its_bytecode(machine: Machine, tmp_pa
         path = next((machine.store / "layers" / hex_of(tree.decode())).rglob("json/decoder.*"))
         path.write_bytes(path.read_bytes() + b"shared")
         os.utime(path, (tar.MTIME, tar.MTIME))
+        code = f"from pathlib import Path; from repro_env.store.store import Store; Store.open(Path({str(machine.store)!r})).layers.mark({tree.decode()!r})"
+        words = [*machine.place.identity(), _interpreter(machine.place.uid), "-c", code]
+        subprocess.run(words, check=True, cwd=REPOSITORY, env=environ())  # or else the change would be found as damage
     assert found[1] == found[0] + b"shared"
 
 
