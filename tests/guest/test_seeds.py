@@ -489,7 +489,7 @@ def test_each_forked_child_has_its_own_streams(script: Script) -> None:
 
 def test_the_hooks_import_few_modules_at_startup() -> None:
     """Imports make the startup slow."""
-    env = {"PYTHONPATH": str(SEEDS), "REPRO_ENV_SEED": "1"}
+    env = {"PYTHONPATH": str(SEEDS), "REPRO_ENV_SEED": "1", "PYTHONHASHSEED": "1"}
     code = "import sys; print(sorted(sys.modules))"
     with_hooks = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True).stdout
     without = subprocess.run([sys.executable, "-c", code], env={}, capture_output=True, text=True, check=True).stdout
