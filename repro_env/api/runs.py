@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import posixpath
 import re
@@ -192,7 +191,7 @@ def copy_outputs(run: Run, glob: str | None, target: Path, *, force: bool, tell:
     with room(target):
         for found in picked:
             copies.append(target / _copy_path(found.path))
-            _copy(run, found, copies[-1], force=force)
+            _copy(run, found, copies[-1], target, force=force)
     return tuple(copies)
 
 
@@ -222,11 +221,12 @@ def _check_copies(run: Run, picked: Sequence[Found], target: Path, *, force: boo
             )
 
 
-def _copy(run: Run, found: Found, copy: Path, *, force: bool) -> None:
-    """Copy an output. Raises `RecordError`, and `OSError` if the disk is full."""
+def _copy(run: Run, found: Found, copy: Path, target: Path, *, force: bool) -> None:
+    """Copy an output below `target`. Raises `RecordError`, and `DiskError` if the disk is full."""
     from repro_env.sandbox.workspace import copy_file
 
-    try:
+    hint = "exclude it with a GLOB, or name another directory with --to DIR"
+    with os_errors_as(RecordError, "this file cannot be copied", default=copy, hint=hint), room(target):
         copy.parent.mkdir(parents=True, exist_ok=True)
         if force:
             copy.unlink(missing_ok=True)
@@ -234,14 +234,6 @@ def _copy(run: Run, found: Found, copy: Path, *, force: bool) -> None:
             copy.symlink_to(found.target)
         else:
             copy_file(locate(run.files, found.path), copy, below=run.directory)
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise RecordError(
-            f"this file cannot be copied: {error.strerror}",
-            where=str(error.filename or copy),
-            hint="exclude it with a GLOB, or name another directory with --to DIR",
-        ) from None
 
 
 def _leads_out(link: Found) -> bool:
@@ -283,16 +275,15 @@ def read_logs(directory: Path) -> Iterator[tuple[str, str]]:
         with os_errors_as(RecordError, "this log cannot be read", where=path, hint="check its permissions"):
             try:
                 with os.fdopen(open_regular(path, below=directory), "rb") as file:
-                    yield from ((name, _plain_text(line)) for line in file)
+                    yield from (
+                        (name, _CONTROL.sub("", line.decode(errors="replace")).rstrip("\r\n").rpartition("\r")[2])
+                        for line in file
+                    )
             except FileNotFoundError:
                 continue
         has_logs = True
     if not has_logs:
         raise RecordError("this run has no logs", where=directory.name, hint="run the command again, or look at the run's files")
-
-
-def _plain_text(line: bytes) -> str:
-    return _CONTROL.sub("", line.decode(errors="replace")).rstrip("\r\n").rpartition("\r")[2]
 
 
 def note(run_directory: Path, text: str, *, decision: bool = False, by: str = "") -> Annotation:

@@ -17,7 +17,7 @@ from repro_env.api.runs import find_runs_directory
 from repro_env.compare.outputs.comparison import matches
 from repro_env.runs.catalog import contents, place
 from repro_env.runs.catalog.directory import DirectoryCatalog
-from repro_env.runs.catalog.part import SharedRun, Summary
+from repro_env.runs.catalog.part import Summary
 from repro_env.runs.records import annotation, ids, records
 from repro_env.schema.errors import ArtifactError, CaptureError, RecordError, ReproEnvError, SpecError, UsageError
 from repro_env.schema.progress import SILENT, Tell
@@ -211,12 +211,13 @@ def list_shared_runs(catalog: str) -> SharedListing:
     with open_catalog(catalog, current_directory()) as source:
         stored = place.read(source, place.find(source, ()))
         run_ids = sorted({*stored.parts, *stored.damaged}, reverse=True)
-        listed, failed = _each(((run_id, run_id) for run_id in run_ids), lambda run_id: _listed(stored.run(run_id, source.name)))
+
+        def list_one(run_id: str) -> ListedRun:
+            shared = stored.run(run_id, source.name)
+            return ListedRun(id=shared.id, summary=shared.summary, tags=annotation.tags(shared.annotations.values()))
+
+        listed, failed = _each(((run_id, run_id) for run_id in run_ids), list_one)
         return SharedListing(catalog=source.name, runs=tuple(listed), unreadable=tuple(failed))
-
-
-def _listed(shared: SharedRun) -> ListedRun:
-    return ListedRun(id=shared.id, summary=shared.summary, tags=annotation.tags(shared.annotations.values()))
 
 
 _Item = TypeVar("_Item")

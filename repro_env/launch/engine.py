@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
+from repro_env.io import process
 from repro_env.schema.codec import Frozen
+from repro_env.schema.errors import EngineError
 
 Phase = Literal["pending", "running", "ended", "forgotten", "unknown"]
+
+
+def ask(words: Sequence[str], environ: Mapping[str, str], timeout: float, *, missing: str, stdin: bytes = b"") -> process.Done:
+    """Run a command of an engine. `missing`: what to do if it is not on this machine. Raises `EngineError`."""
+    try:
+        done = process.run(words, env=environ, timeout=timeout, stdin=stdin)
+    except (FileNotFoundError, PermissionError):
+        raise EngineError(f"the command {words[0]} is not on this machine", hint=missing) from None
+    if done.timed_out:
+        raise EngineError(f"{words[0]} did not answer within {timeout:.0f} seconds", hint="try again later")
+    return done
 
 
 class State(Frozen, frozen=True, kw_only=True):

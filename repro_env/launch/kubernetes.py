@@ -21,7 +21,7 @@ import msgspec
 
 from repro_env.delivery.targets.jobimage import MAIN, UNPACK
 from repro_env.io import process
-from repro_env.launch.engine import Engine, Phase, State
+from repro_env.launch.engine import Engine, Phase, State, ask
 from repro_env.oci import paths
 from repro_env.schema import redact
 from repro_env.schema.codec import Frozen
@@ -460,14 +460,8 @@ class Kubernetes(Engine):
         return self._ask(*words, *(["-f", "-"] if stdin else []), stdin=stdin)
 
     def _ask(self, *words: str, stdin: bytes = b"") -> process.Done:
-        try:
-            done = process.run(["kubectl", *words], env=self._environ, timeout=_TIMEOUT, stdin=stdin)
-        except (FileNotFoundError, PermissionError):
-            hint = "install it, and check with `kubectl get jobs` that it reaches the cluster"
-            raise EngineError("the command kubectl is not on this machine", hint=hint) from None
-        if done.timed_out:
-            raise EngineError(f"kubectl did not answer within {_TIMEOUT:.0f} seconds", hint="try again later")
-        return done
+        missing = "install it, and check with `kubectl get jobs` that it reaches the cluster"
+        return ask(("kubectl", *words), self._environ, _TIMEOUT, stdin=stdin, missing=missing)
 
 
 def current_namespace(environ: Mapping[str, str]) -> str:

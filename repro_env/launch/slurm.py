@@ -13,7 +13,7 @@ from pathlib import Path
 
 from repro_env.delivery.documents import templates
 from repro_env.io import process
-from repro_env.launch.engine import Engine, Phase, State
+from repro_env.launch.engine import Engine, Phase, State, ask
 from repro_env.sandbox.limits import parse_time
 from repro_env.schema.codec import Frozen
 from repro_env.schema.errors import EngineError, RunError, UsageError
@@ -276,14 +276,8 @@ class Slurm(Engine):
         return data
 
     def _ask(self, *words: str, environ: Mapping[str, str] | None = None) -> process.Done:
-        try:
-            done = process.run(words, env=self._environ if environ is None else environ, timeout=_TIMEOUT)
-        except (FileNotFoundError, PermissionError):
-            hint = "use a machine that has Slurm's commands, such as the cluster's login machine"
-            raise EngineError(f"the command {words[0]} is not on this machine", hint=hint) from None
-        if done.timed_out:
-            raise EngineError(f"{words[0]} did not answer within {_TIMEOUT:.0f} seconds", hint="try again later")
-        return done
+        missing = "use a machine that has Slurm's commands, such as the cluster's login machine"
+        return ask(words, self._environ if environ is None else environ, _TIMEOUT, missing=missing)
 
 
 def parse_jobs(text: str, jobs: Mapping[Path, str]) -> dict[Path, State]:

@@ -52,12 +52,14 @@ def plan(spec: Spec, start: Start, request: Request) -> Launch:
             hint="keep the environment in a separate directory, and capture again",
         )
     check_mounts(spec, request.mounts)
+    # Captured configuration files are at their paths in the run's home directory.
+    home = [ImageTree(root=f"{layout.HOME}/{path}", target=f"{request.user.home}/{path}") for path in spec.observed.home]
     return Launch(
         run_id=start.id,
         image=start.image,
         layers=tuple(layer.diff_id for layer in spec.expected.layers),
         prefix=identity.layout.prefix,
-        trees=(*trees(spec, workspace), *_home(spec, request.user.home)),
+        trees=(*trees(spec, workspace), *home),
         argv=argv(request.command, python=identity.command, cwd=start.cwd),
         env=_variables(spec, start, request),
         cwd=start.cwd,
@@ -102,11 +104,6 @@ def trees(spec: Spec, workspace: str) -> tuple[ImageTree, ...]:
     if not identity.layout.in_place:
         shown[identity.layout.prefix] = layout.root_of(identity.layout)
     return tuple(ImageTree(target=target, root=shown[target]) for target in sorted(shown))
-
-
-def _home(spec: Spec, home: str) -> Iterator[ImageTree]:
-    """Captured configuration files, at their paths in the run's home directory."""
-    return (ImageTree(root=f"{layout.HOME}/{path}", target=f"{home}/{path}") for path in spec.observed.home)
 
 
 def workspace_of(spec: Spec) -> str:

@@ -37,7 +37,7 @@ def show(page: Page, differences: Iterable[Difference], missing: Sequence[NotCom
     for level in LEVELS:
         if level in by_level:
             page.heading(TITLES[level])
-            rows = [(f"{mark(difference)} {_name(difference)}", _text(difference)) for difference in by_level[level]]
+            rows = [(f"{mark(item)} {item.what}" + (f" [{item.of}]" if item.of else ""), _text(item)) for item in by_level[level]]
             # A single long path must not move the texts of all other rows to the right.
             width = max((len(name) for name, _ in rows if len(name) <= _LONGEST), default=0)
             page.table([(f"{name:<{width}}  {text}".rstrip(),) for name, text in rows])
@@ -59,10 +59,6 @@ def summary(differences: Iterable[Difference]) -> str:
     parts = [f"{numeric:,} of them can change numbers"] if numeric else []
     parts += [f"{moved:,} because the environment has another prefix"] if moved else []
     return ", ".join([text, *parts])
-
-
-def _name(difference: Difference) -> str:
-    return f"{difference.what} [{difference.of}]" if difference.of else difference.what
 
 
 def _text(difference: Difference) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from repro_env.cli.ui import messages, runpage
 from repro_env.cli.ui.page import Page
+from repro_env.schema.messages import shorten
 
 if TYPE_CHECKING:
     from repro_env.api.lineage import Answer
@@ -77,15 +78,11 @@ def _run(answer: Answer, page: Page) -> None:
     page.heading(f"run {run.short}")
     for line in (*runpage.head(run, run.tags), *runpage.inputs(run, run.parents)):
         page.text(line)
-    page.text(f"spec in   {_spec_location(answer)}")
+    page.text(f"spec in   {'not found next to the runs or in the store' if answer.spec is None else answer.spec.directory}")
     if commit := _commit(answer):
         page.text(f"commit    {commit}")
     for line in runpage.own_seeds(() if run.end is None else run.end.seeded, complete=page.complete):
         page.text(f"own seed  {line}")
-
-
-def _spec_location(answer: Answer) -> str:
-    return "not found next to the runs or in the store" if answer.spec is None else str(answer.spec.directory)
 
 
 def _relatives(page: Page, heading: str, relatives: tuple[Relative, ...], none: str) -> None:
@@ -107,12 +104,9 @@ def _row(relative: Relative) -> tuple[str, ...]:
 
 
 def _origin(origin: Use) -> str:
-    paths = ", ".join(origin.paths[:3]) + (f" and {len(origin.paths) - 3} more" if len(origin.paths) > 3 else "")
-    if origin.how == "output":
-        return f"run {origin.run.short}: {paths}, according to its record"
-    if origin.how == "checkpoints":
-        return f"run {origin.run.short}: {paths}, a new file in its --checkpoints directory"
-    return f"run {origin.run.short}: {paths}, according to the checkpoint's manifest"
+    how = {"output": "according to its record", "checkpoints": "a new file in its --checkpoints directory"}
+    source = how.get(origin.how, "according to the checkpoint's manifest")
+    return f"run {origin.run.short}: {shorten(origin.paths)}, {source}"
 
 
 def _use(use: Use) -> str:

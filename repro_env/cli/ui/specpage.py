@@ -12,6 +12,7 @@ from repro_env.cli.ui.page import Page
 from repro_env.schema.artifact import CondaPackage, Wheel
 from repro_env.schema.environment import Git
 from repro_env.schema.frameworks import Frameworks
+from repro_env.schema.messages import shorten
 from repro_env.schema.spec import Spec
 
 
@@ -204,8 +205,7 @@ def _layers(shown: Shown, page: Page) -> None:
     page.heading("layers", f"{len(shown.layers)}, lowest first; {stored} in the store")
     rows = []
     for layer in shown.layers:
-        packages = [_package(name, shown.spec) for name in layer.holds]
-        holds = ", ".join(packages[:4]) + (f" and {len(packages) - 4} more" if len(packages) > 4 else "")
+        holds = shorten([_package(name, shown.spec) for name in layer.holds], 4)
         state = "stored" if layer.stored else ""
         rows.append((layer.kind, layer.diff_id[7:19], size(layer.size) if layer.size else "", state, holds))
     page.table(rows)

@@ -129,7 +129,7 @@ class Receiver:
         for path in needed.keys() - packed.keys():
             with self._named(shared, path):
                 chunks = self._catalog.read(stored.blobs[needed[path].sha256])
-                self._write(directory, needed[path], _counted(chunks, advance), shared)
+                self._write(directory, needed[path], contents.counted(chunks, advance), shared)
         if not packed:
             return
         if stored.tar is None:
@@ -140,7 +140,7 @@ class Receiver:
                 if entry.kind != "file" or entry.path not in own:
                     raise self._refused(shared, f"its part {stored.tag} has {entry.path!r}, which is not in its list")
                 if entry.path in packed:
-                    self._write(directory, packed.pop(entry.path), _counted(content, advance), shared)
+                    self._write(directory, packed.pop(entry.path), contents.counted(content, advance), shared)
                 else:
                     Measured(content).read()
         if packed:
@@ -217,7 +217,7 @@ class Receiver:
             if target.path(digest) is not None:
                 continue
             with self._named(shared, path), self._tell.progress(file.size, "pulling its spec") as advance:
-                chunks = _counted(self._chunks(shared, path), advance)
+                chunks = contents.counted(self._chunks(shared, path), advance)
                 where = f"{self._catalog.name}: {file.sha256}"
                 target.restore(digest, chunks, is_gzip=name.endswith(".gz"), size=sizes[digest], where=where)
 
@@ -249,7 +249,7 @@ class Receiver:
 
     def _keep(self, run: Run, shared: SharedRun, directory: Path, existing: Run | None, count: int) -> Received:
         """Move the files into place."""
-        have = {path.stem for path in _annotations(existing)}
+        have = {path.stem for path in (existing.directory / annotation.SUBDIRECTORY).glob("*.json")} if existing else set()
         notes = [note for note in shared.annotations.values() if note.id not in have]
         for note in notes:
             path = directory / annotation.SUBDIRECTORY / f"{note.id}.json"
@@ -342,21 +342,13 @@ def _name(run: Run) -> str:
     return name
 
 
-def _annotations(run: Run | None) -> Iterable[Path]:
-    return () if run is None else (run.directory / annotation.SUBDIRECTORY).glob("*.json")
-
-
 def _missing(run: Run, directory: Path) -> set[str]:
     """Return the recorded outputs, and the lines of recorded links, that are not in the directory of a run."""
     if run.end is None:
         return set()
     outputs = [output.path for output in run.end.outputs if not os.path.lexists(directory / contents.path_of(output.path))]
-    links = [line for line in run.end.others if " -> " in line and not os.path.lexists(directory / _link_path(line))]
-    return {*outputs, *links}
-
-
-def _link_path(line: str) -> str:
-    return contents.path_of(line.partition(" -> ")[0])
+    links = {line: contents.path_of(line.partition(" -> ")[0]) for line in run.end.others if " -> " in line}
+    return {*outputs, *(line for line, path in links.items() if not os.path.lexists(directory / path))}
 
 
 def _move(source: Path, directory: Path, parts: Sequence[str]) -> None:
@@ -373,9 +365,3 @@ def _move(source: Path, directory: Path, parts: Sequence[str]) -> None:
         if os.path.lexists(target):
             raise RecordError("this file appeared while the run was pulled", where=str(target), hint="pull again")
         source.rename(target)
-
-
-def _counted(chunks: Iterable[bytes], advance: Advance) -> Iterator[bytes]:
-    for chunk in chunks:
-        yield chunk
-        advance(len(chunk))

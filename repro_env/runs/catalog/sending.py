@@ -152,6 +152,4 @@ def _blobs_of(stored: StoredPart) -> tuple[Descriptor, ...]:
 
 
 def _counted(chunks: Callable[[], Iterator[bytes]], advance: Advance) -> Iterator[bytes]:
-    for chunk in chunks():
-        yield chunk
-        advance(len(chunk))
+    return contents.counted(chunks(), advance)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -191,11 +191,6 @@ def combine(outcomes: Sequence[Outcome | None]) -> Outcome:
     return msgspec.structs.replace(
         first,
         out_of_memory=any(outcome.out_of_memory for outcome in known),
-        means=tuple(dict.fromkeys(_means(known))),
+        means=tuple(dict.fromkeys(means for outcome in known for means in outcome.means)),
         timed_out=any(outcome.timed_out for outcome in known),
     )
-
-
-def _means(outcomes: Sequence[Outcome]) -> Iterator[str]:
-    for outcome in outcomes:
-        yield from outcome.means

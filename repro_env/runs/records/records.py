@@ -39,7 +39,7 @@ from repro_env.runs.records import annotation, ids
 from repro_env.runs.records.files import write_once
 from repro_env.sandbox import streams
 from repro_env.schema import codec
-from repro_env.schema.errors import DiskError, RecordError, ReproEnvError, SpecError, SpecVersionError, os_errors_as
+from repro_env.schema.errors import RecordError, ReproEnvError, SpecError, SpecVersionError, os_errors_as
 from repro_env.schema.run import End, Outcome, Parent, Start
 from repro_env.store.specs.archive import SUBDIRECTORY as SPECS
 
@@ -195,8 +195,9 @@ def begin(runs: Path, name: str, *, more: Sequence[str] = ()) -> Recording:
     """
     directory = runs / name
     created = False
-    try:
-        with room(runs):
+    hint = "name another directory with --runs DIR"
+    with os_errors_as(RecordError, "the directory of the run cannot be created", where=directory, hint=hint), room(runs):
+        try:
             runs.mkdir(parents=True, exist_ok=True)
             directory.mkdir()
             created = True
@@ -205,16 +206,10 @@ def begin(runs: Path, name: str, *, more: Sequence[str] = ()) -> Recording:
             lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             lock_file(lock)  # waits at most for a reader, which is in `is_running`
             os.write(lock, os.uname().nodename.encode())
-    except (OSError, DiskError) as error:
-        if created:
-            remove_tree(directory)
-        if isinstance(error, DiskError):
+        except OSError:
+            if created:
+                remove_tree(directory)
             raise
-        raise RecordError(
-            f"the directory of the run cannot be created: {error.strerror}",
-            where=str(directory),
-            hint="name another directory with --runs DIR",
-        ) from None
     return Recording(directory, lock)
 
 

@@ -94,7 +94,7 @@ def take(
             unavailable, restored = {entry.path for entry in restored}, []
     differs: tuple[str, ...] = ()
     if diff_id != source.tree.sha256:
-        differs = compare(entries_from_notes(source.files), _by_path(live.entries))
+        differs = compare(entries_from_notes(source.files), {entry.path: entry for entry in live.entries if entry.kind != "dir"})
         differs = tuple(f"{line} ({_UNAVAILABLE})" if line[2:] in unavailable else line for line in differs)
     everything = sort_with_parents([*live.entries, *live.ignored])
     full_diff_id = add_tree(everything, contents, store) if live.ignored else diff_id
@@ -256,10 +256,6 @@ def compare(old: Mapping[str, Entry], new: Mapping[str, Entry]) -> tuple[str, ..
         if mark != "~" or old[path] != new[path]:
             marks.append(f"{mark} {path}")
     return tuple(marks)
-
-
-def _by_path(entries: Sequence[Entry]) -> dict[str, Entry]:
-    return {entry.path: entry for entry in entries if entry.kind != "dir"}
 
 
 def _listed(tree: Path, store: Store) -> list[Entry]:

@@ -53,7 +53,11 @@ class Neighbours:
                 stack.callback(os.close, handle)
             if is_same:
                 self.rank = int(path.stem)
-                return {kind: handle for kind, handle in handles.items() if not os.path.samestat(os.fstat(handle), _own(kind))}
+                return {
+                    kind: handle
+                    for kind, handle in handles.items()
+                    if not os.path.samestat(os.fstat(handle), Path(f"/proc/self/ns/{kind}").stat())
+                }
         return {}
 
     def started(self, first: int) -> None:
@@ -71,10 +75,6 @@ class Neighbours:
 def _age(pid: str) -> str:
     """When a process started (proc(5), field 22 of stat): a PID that is used again has another time. Raises `OSError`."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-
-
-def _own(kind: str) -> os.stat_result:
-    return Path(f"/proc/self/ns/{kind}").stat()
 
 
 class JoinedStage(Stage):

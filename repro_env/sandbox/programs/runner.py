@@ -105,7 +105,9 @@ class ProgramRunner(Runner):
             child = _start([program, *container.arguments, *handover.command(self._image.interpreter)], container.env, log, group)
             stack.callback(_end, child)
             with session.queue_signals() as queue:
-                connection = handover.accept(listener, lambda: _is_running(child))
+                connection = handover.accept(
+                    listener, lambda: os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+                )
                 if connection is None:
                     raise self._failure(log)
                 stack.enter_context(connection)
@@ -205,10 +207,6 @@ def _become_program(argv: Sequence[str], env: Mapping[str, str], null: int, log:
         os.write(2, f"{error}\n".encode(errors="replace"))
     finally:
         os._exit(127)
-
-
-def _is_running(child: int) -> bool:
-    return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
 
 def _end(child: int) -> None:
