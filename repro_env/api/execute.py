@@ -26,6 +26,7 @@ from repro_env.delivery.builder import layers
 from repro_env.io import package
 from repro_env.io.files import remove_tree, walk
 from repro_env.io.patience import PATIENCE
+from repro_env.io.signals import handled
 from repro_env.runs.execution import bytecode, imageprogram
 from repro_env.runs.execution.advice import Advisor
 from repro_env.runs.execution.streams import silent
@@ -723,15 +724,8 @@ def _ended_by_sigterm() -> Iterator[None]:
     def end(number: int, frame: object) -> None:  # noqa: ARG001
         raise SystemExit(128 + number)
 
-    try:
-        old = signal.signal(signal.SIGTERM, end)
-    except ValueError:  # as in `deferred_signals`
+    with handled([signal.SIGTERM], end):
         yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, old)
 
 
 @contextlib.contextmanager
@@ -745,13 +739,8 @@ def deferred_signals() -> Iterator[None]:
         if number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
             PATIENCE.limit(number)
 
-    try:
-        old = {number: signal.signal(number, defer) for number in sorted(FORWARDED)}
-    except ValueError:  # signal handlers can be set only in the main thread
-        old = {}
-    try:
-        yield
-    finally:
-        PATIENCE.restore()
-        for number, handler in old.items():
-            signal.signal(number, handler)
+    with handled(sorted(FORWARDED), defer):
+        try:
+            yield
+        finally:
+            PATIENCE.restore()

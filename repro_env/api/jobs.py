@@ -8,11 +8,11 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from repro_env.api.runs import remove as remove_runs
+from repro_env.io.signals import handled
 from repro_env.launch.engine import Engine, Phase, State
 from repro_env.launch.slurm import Slurm
 from repro_env.runs.records import ids, records, submissions
@@ -286,16 +286,10 @@ def _attempts(submitted: Submitted, run_id: str) -> list[Run]:
 def _stops() -> Iterator[list[int]]:
     """Collect the signals that stop a command. The second one ends this process."""
     received: list[int] = []
-    before: dict[int, Any] = {number: signal.getsignal(number) for number in _STOPS}
 
     def take(number: int, frame: object) -> None:  # noqa: ARG001
         received.append(number)
         signal.signal(number, before[number])
 
-    for stop in before:
-        signal.signal(stop, take)
-    try:
+    with handled(_STOPS, take) as before:
         yield received
-    finally:
-        for stop, handler in before.items():
-            signal.signal(stop, handler)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -35,22 +34,22 @@ _LEAST = 4
 """Fewest characters of a run's name that may identify it."""
 
 
-class Answer(msgspec.Struct, frozen=True):
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
     query: str
-    file: Path | None
+    file: Path | None = None
     """The file that was named, with symlinks resolved."""
-    size: int | None
-    digest: str
+    size: int | None = None
+    digest: str = ""
     """Digest of the file, or the digest that was named; empty if a run was named."""
-    origins: tuple[Use, ...]
+    origins: tuple[Use, ...] = ()
     """The run that is shown in detail, then the others from oldest to newest."""
-    uses: tuple[Use, ...]
+    uses: tuple[Use, ...] = ()
     """The other runs that have the digest in their records, oldest first."""
     run: Run | None
     """The run that made the file, or the run that was named."""
     family: Family | None
     """Of `run`."""
-    manifest: manifest.File | None
+    manifest: manifest.File | None = None
     spec: specsearch.Found | None
     """Spec of `run`, if it was found."""
     looked: tuple[Path, ...]
@@ -99,7 +98,7 @@ class _Search:
         if stat.S_ISDIR(mode):
             if (path / "start.json").is_file():
                 self._read_runs(near=path.parent)
-                return self._answer(run=records.read(path))
+                return self._answer(records.read(path))
             path, mode = _weights(path, self._word), stat.S_IFREG
         if stat.S_ISREG(mode):
             return self._of_file(path)
@@ -114,7 +113,7 @@ class _Search:
             return self._of_digest(f"sha256:{digest[1]}", None, None)
         run = self._named()
         if run is not None:
-            return self._answer(run=run)
+            return self._answer(run)
         if digest is not None:
             return self._of_digest(f"sha256:{digest[1]}", None, None)
         if "/" in self._word or "." in self._word:
@@ -187,27 +186,18 @@ class _Search:
         origins = producers.sort(origins)
         first = producers.choose(origins, recorded, claim)
         run = first.run if first is not None else next((use.run for use in uses if use.how == "record"), None)
-        return self._answer(
-            run=run,
-            digest=first.digest if first is not None else digest,
-            path=path,
+        return msgspec.structs.replace(
+            self._answer(run),
+            file=path,
             size=size,
-            origins=([] if first is None else [first]) + [other for other in origins if other is not first],
-            uses=uses,
-            claim=claim,
+            digest=first.digest if first is not None else digest,
+            origins=(*(() if first is None else (first,)), *(other for other in origins if other is not first)),
+            uses=tuple(uses),
+            manifest=claim,
         )
 
-    def _answer(
-        self,
-        *,
-        run: Run | None,
-        digest: str = "",
-        path: Path | None = None,
-        size: int | None = None,
-        origins: Sequence[Use] = (),
-        uses: Sequence[Use] = (),
-        claim: manifest.File | None = None,
-    ) -> Answer:
+    def _answer(self, run: Run | None) -> Answer:
+        """Return what is known about a run."""
         runs = self._runs
         family = spec = None
         if run is not None:
@@ -216,14 +206,8 @@ class _Search:
             spec = specsearch.Specs(run.directory.parent, self._here, self._store).of(run.start)
         return Answer(
             query=self._word,
-            file=path,
-            size=size,
-            digest=digest,
-            origins=tuple(origins),
-            uses=tuple(uses),
             run=run,
             family=family,
-            manifest=claim,
             spec=spec,
             looked=runs.looked,
             missing=runs.missing,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
@@ -143,10 +144,10 @@ def parse(lines: Iterable[bytes]) -> Notes:
     """Parse the lines of a file of notes."""
     unseeded: dict[str, None] = {}
     seeded: dict[Seeded, None] = {}
-    entropy: dict[tuple[str, str, int], int] = {}
+    entropy: Counter[tuple[str, str, int]] = Counter()
     draws: list[_Line] = []
     pids: list[int] = []
-    operations: dict[tuple[str, str, int], int] = {}
+    operations: Counter[tuple[str, str, int]] = Counter()
     settings: list[_Line] = []
     world: dict[int, Rank] = {}
     resumed: dict[Resumed, None] = {}
@@ -156,37 +157,24 @@ def parse(lines: Iterable[bytes]) -> Notes:
             note = msgspec.json.decode(text, type=_Line)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             continue
-        where = (redact.line(note.file), max(note.line, 0))
+        file, line, count = redact.line(note.file), max(note.line, 0), max(note.count, 0)
         if note.seeded:
-            seed = Seeded(
-                library=redact.line(note.seeded),
-                what=redact.line(note.what),
-                value=redact.line(note.value),
-                file=where[0],
-                line=where[1],
-            )
-            seeded[seed] = None
+            library, what, value = map(redact.line, (note.seeded, note.what, note.value))
+            seeded[Seeded(library=library, what=what, value=value, file=file, line=line)] = None
         elif note.entropy:
-            _add(entropy, (redact.line(note.entropy), *where), note.count)
+            entropy[redact.line(note.entropy), file, line] += count
             draws.append(note)
         elif note.pid:
             pids.append(note.pid)
         elif note.operation:
-            _add(operations, (redact.line(note.operation), *where), note.count)
+            operations[redact.line(note.operation), file, line] += count
         elif note.effective:
             settings.append(note)
         elif note.world is not None:
             rank, size = note.world.rank, note.world.size
             if 0 <= rank < size < 1 << 20:
-                world[rank] = Rank(
-                    rank=rank,
-                    size=size,
-                    backend=redact.line(note.world.backend),
-                    device=redact.line(note.world.device),
-                    nodes=max(note.world.nodes, 0),
-                    strategy=redact.line(note.world.strategy),
-                    accumulation=redact.line(note.world.accumulation),
-                )
+                facts = {**msgspec.structs.asdict(note.world), "nodes": max(note.world.nodes, 0)}
+                world[rank] = Rank(**redact.all_texts(facts))
         elif note.resumed is not None:
             run, path, digest = map(redact.line, (note.resumed.run, note.resumed.path, note.resumed.sha256))
             resumed[Resumed(run, path, digest, note.resumed.step)] = None
@@ -243,10 +231,6 @@ def _drawn(draws: Iterable[_Line], pids: Sequence[int]) -> tuple[tuple[DrawnIds,
             by_line.setdefault((redact.line(draw.entropy), redact.line(draw.file), max(draw.line, 0)), []).extend(ids)
     drawn = [DrawnIds(what=what, file=file, line=line, ids=tuple(ids)) for (what, file, line), ids in by_line.items()]
     return tuple(drawn), more
-
-
-def _add(counts: dict[tuple[str, str, int], int], key: tuple[str, str, int], count: int) -> None:
-    counts[key] = counts.get(key, 0) + max(count, 0)
 
 
 def _counts(counts: dict[tuple[str, str, int], int]) -> tuple[Count, ...]:
