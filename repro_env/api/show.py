@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from repro_env.schema.artifact import CondaPackage, TreeBlob, Wheel
+from repro_env.schema.artifact import CondaPackage, Wheel
 from repro_env.schema.errors import StoreError
 from repro_env.schema.image import Layer
 from repro_env.schema.progress import SILENT, Tell
@@ -82,7 +82,7 @@ def _is_stored(digest: str, store: Store) -> bool:
 
 def _layers(spec: Spec, store: Store | None) -> Iterator[ShownLayer]:
     identity = spec.identity
-    trees = {tree.sha256: tree.size for _, tree in _trees(spec)}
+    trees = {tree.sha256: tree.size for tree in spec.trees.values()}
     artifacts: tuple[Wheel | CondaPackage, ...] = (*identity.distributions, *identity.packages)
     sizes = {f"{artifact.key}=={artifact.version}": artifact.size for artifact in artifacts}
     for layer in spec.expected.layers:
@@ -101,26 +101,12 @@ def _size(layer: Layer, trees: Mapping[str, int], sizes: Mapping[str, int]) -> i
     return trees.get(layer.diff_id, 0)
 
 
-def _trees(spec: Spec) -> Iterator[tuple[str, TreeBlob]]:
-    identity, source = spec.identity, spec.observed.source
-    trees = (
-        ("base", identity.base),
-        ("unpackaged", identity.unpackaged),
-        ("interpreter", identity.interpreter.tree),
-        ("overlay", identity.overlay),
-        ("source", source.tree if source is not None else None),
-    )
-    for what, tree in trees:
-        if tree is not None:
-            yield what, tree
-
-
 def _blobs(spec: Spec, directory: Path) -> Iterator[Blob]:
     blobs = Blobs(directory / "blobs")
     bundled = spec.bundled
     files = {  # a downloadable base may be missing
         tree.sha256: (what, tree.size)
-        for what, tree in reversed(list(_trees(spec)))
+        for what, tree in reversed(spec.trees.items())
         if tree.sha256 in bundled or blobs.path(tree.sha256) is not None
     }
     artifacts: tuple[Wheel | CondaPackage, ...] = (*spec.identity.distributions, *spec.identity.packages)

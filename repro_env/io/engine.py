@@ -48,7 +48,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """The engine runs as an unprivileged user, and uid 0 in its containers is that user."""
 
 
-class Engine:
+class Engine(contextlib.AbstractContextManager["Engine"]):
     """A connected engine. Use docker-py's `client` inside `talk`, which translates its exceptions."""
 
     def __init__(self, client: DockerClient, address: str, facts: Facts) -> None:
@@ -96,9 +96,6 @@ class Engine:
     def close(self) -> None:
         with contextlib.suppress(Exception):
             self.client.close()
-
-    def __enter__(self) -> Engine:  # noqa: PYI034 - typing.Self came with Python 3.11
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -44,11 +44,7 @@ class Found(msgspec.Struct, frozen=True, gc=False):
     key: Key
 
 
-def _skip_nothing(path: str, is_dir: bool) -> bool:  # noqa: ARG001
-    return False
-
-
-def walk(root: Path, *, skip: Callable[[str, bool], bool] = _skip_nothing) -> Iterator[Found]:
+def walk(root: Path, *, skip: Callable[[str, bool], bool] = lambda *_: False) -> Iterator[Found]:
     """Yield everything below `root`: each directory before its entries, and the entries sorted by name.
 
     If `skip(path, is_dir)` is true, the path and everything below it is omitted. Symlinks count as files, not directories.

@@ -60,7 +60,7 @@ def local_path(url: str) -> Path | None:
     return Path(urllib.parse.unquote(parts.path))
 
 
-class Session:
+class Session(contextlib.AbstractContextManager["Session"]):
     """Makes requests as pip does. Several threads can use it: each thread has its own pip session."""
 
     def __init__(self, *, prefix: str = "", sources: PackageSources = NONE) -> None:
@@ -139,9 +139,6 @@ class Session:
     def close(self) -> None:
         """Close the connections of all threads."""
         self._sessions.close()
-
-    def __enter__(self) -> Session:  # noqa: PYI034 - typing.Self came with Python 3.11
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

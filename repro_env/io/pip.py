@@ -49,10 +49,11 @@ def build(command: Any, options: Any, *, plain: bool, indexes: Sequence[str] = (
         options = type(options)(vars(options) | {"cache_dir": None})
     try:
         sessions: Any = importlib.import_module("pip._internal.network.session")
-        sessions.user_agent = _user_agent
+        # To build its own user agent, pip would start `rustc`, which may write to HOME.
+        sessions.user_agent = lambda: f"pip/{_pip_version()} repro-env/{__version__}"
         session = command._build_session(options)  # noqa: SLF001
         # Several threads make requests at once, so pip must not prompt for a password. It may use the keyring.
-        session.auth._prompt_for_password = _no_password  # noqa: SLF001
+        session.auth._prompt_for_password = lambda _: (None, None, False)  # noqa: SLF001
         session.auth.index_urls = [*(session.auth.index_urls or ()), *indexes]
         session.auth._should_save_password_to_keyring = lambda: False  # noqa: SLF001
         http.enforce_rate(session)
@@ -100,15 +101,6 @@ def links(body: bytes, content_type: str, url: str) -> list[tuple[str, str]]:
 def default_index() -> str:
     """Return the URL of the index that pip uses if none is configured."""
     return str(importlib.import_module("pip._internal.models.index").PyPI.simple_url)
-
-
-def _user_agent() -> str:
-    """Return a short user agent. To build its own, pip would start `rustc`, which may write to HOME."""
-    return f"pip/{_pip_version()} repro-env/{__version__}"
-
-
-def _no_password(netloc: str) -> tuple[None, None, bool]:  # noqa: ARG001
-    return None, None, False
 
 
 def _use_site_config(config: Any, prefix: str) -> None:

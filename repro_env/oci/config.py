@@ -14,8 +14,7 @@ from msgspec import Meta
 from repro_env.oci import layer, paths, tar
 from repro_env.oci.entry import Entry, Member, sort_with_parents
 from repro_env.schema import codec
-from repro_env.schema.artifact import TreeBlob
-from repro_env.schema.image import LABEL, Layer, LayerKind, Settings
+from repro_env.schema.image import LABEL, Layer, Settings
 from repro_env.schema.spec import Identity, Source
 from repro_env.schema.text import Digest
 
@@ -147,12 +146,8 @@ def marker(identity: Identity) -> list[Member]:
 
 def lower_layers(identity: Identity) -> list[Layer]:
     """Return the layers of bundled trees, which are below conda packages and distributions."""
-    trees: list[tuple[LayerKind, TreeBlob | None]] = [
-        ("base", identity.base),
-        ("unpackaged", identity.unpackaged),
-        ("interpreter", identity.interpreter.tree),
-    ]
-    return [Layer(kind=kind, diff_id=tree.sha256, holds=()) for kind, tree in trees if tree is not None]
+    trees = ((name, tree) for name, tree in identity.trees.items() if tree is not None and name != "overlay")
+    return [Layer(kind=name, diff_id=tree.sha256, holds=()) for name, tree in trees]
 
 
 def upper_layers(identity: Identity) -> list[Layer]:

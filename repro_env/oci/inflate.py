@@ -5,6 +5,7 @@ The output is always checked by CRC, size or sha256, so the choice of the librar
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -16,15 +17,9 @@ import msgspec
 from repro_env.oci.entry import CHUNK
 from repro_env.schema.errors import ArtifactError
 
-
-def _inflater() -> Any:
-    try:
-        return importlib.import_module("isal.isal_zlib")
-    except ImportError:
-        return zlib
-
-
-ZLIB = _inflater()
+ZLIB: Any = zlib
+with contextlib.suppress(ImportError):
+    ZLIB = importlib.import_module("isal.isal_zlib")
 """`zlib` or a compatible module: decompressobj, crc32, error."""
 
 

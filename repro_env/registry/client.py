@@ -36,7 +36,7 @@ class _Tags(msgspec.Struct, frozen=True):
     tags: tuple[str, ...] | None = None
 
 
-class Registry:
+class Registry(contextlib.AbstractContextManager["Registry"]):
     """A client of one registry. It may be used from several threads."""
 
     def __init__(self, host: str, *, pause: float = PAUSE) -> None:
@@ -51,9 +51,6 @@ class Registry:
     def close(self) -> None:
         """Close the connections; the next request opens new ones."""
         self.server.web.close()
-
-    def __enter__(self) -> Registry:  # noqa: PYI034 - typing.Self came with Python 3.11
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -69,6 +69,9 @@ class Runtime(Frozen, frozen=True, kw_only=True):
     version: Line
 
 
+TreeName = Literal["base", "unpackaged", "interpreter", "overlay"]
+
+
 class Identity(Frozen, frozen=True, kw_only=True):
     """Everything that determines the files and settings of the image. Its digest is the spec digest."""
 
@@ -90,6 +93,16 @@ class Identity(Frozen, frozen=True, kw_only=True):
     overlay: TreeBlob | None
     """Files of the environment that do not belong to a distribution, and changes to the files of distributions."""
     config: Config
+
+    @property
+    def trees(self) -> dict[TreeName, TreeBlob | None]:
+        """The trees by name, the lowest layer first."""
+        return {
+            "base": self.base,
+            "unpackaged": self.unpackaged,
+            "interpreter": self.interpreter.tree,
+            "overlay": self.overlay,
+        }
 
     def layout_of(self, wheel: Wheel) -> Layout:
         """Return the site directory that a wheel is installed to. Raises `SpecError` if `wheel.site` is invalid."""
@@ -220,13 +233,19 @@ class Spec(Frozen, frozen=True, kw_only=True):
         return codec.digest(self.identity)
 
     @property
+    def trees(self) -> dict[str, TreeBlob]:
+        """The bundled trees by name, the lowest layer first. The source comes last; it is not a layer."""
+        source = self.observed.source
+        trees: list[tuple[str, TreeBlob | None]] = [*self.identity.trees.items()]
+        trees.append(("source", source.tree if source is not None else None))
+        return {name: tree for name, tree in trees if tree is not None}
+
+    @property
     def bundled(self) -> frozenset[str]:
         """The digests of everything that is bundled with the spec as a blob."""
-        trees = [self.identity.base, self.identity.unpackaged, self.identity.interpreter.tree, self.identity.overlay]
-        trees.append(self.observed.source.tree if self.observed.source else None)
         hints = (*self.hints.wheels, *self.hints.packages)
         wheels = {hint.sha256 for hint in hints if hint.origin in ("bundled", "repacked")}
-        return frozenset(wheels | {tree.sha256 for tree in trees if tree is not None})
+        return frozenset(wheels | {tree.sha256 for tree in self.trees.values()})
 
 
 def read(data: bytes, *, where: str) -> Spec:

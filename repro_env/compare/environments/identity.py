@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Literal, get_args
 
 import msgspec
 
@@ -12,39 +11,25 @@ from repro_env.compare.environments.difference import Difference, Level, compare
 from repro_env.schema import codec
 from repro_env.schema.artifact import CondaPackage, TreeBlob, Wheel
 from repro_env.schema.environment import Layout
-from repro_env.schema.spec import Identity
-
-Part = Literal["base", "unpackaged", "interpreter", "overlay"]
-"""The trees of an identity, the lowest first."""
+from repro_env.schema.spec import Identity, TreeName
 
 
 class Pair(msgspec.Struct, frozen=True):
     """Two trees that differ. The caller compares their paths."""
 
-    part: Part
+    part: TreeName
     left: TreeBlob | None
     right: TreeBlob | None
 
 
 _BY_PREFIX = "only the prefix differs"
-LEVEL: Mapping[Part, Level] = {"base": "system", "unpackaged": "system", "interpreter": "interpreter", "overlay": "files"}
+LEVEL: Mapping[TreeName, Level] = {"base": "system", "unpackaged": "system", "interpreter": "interpreter", "overlay": "files"}
 
 
 def pairs(left: Identity, right: Identity) -> tuple[Pair, ...]:
     """Return the trees that differ."""
-    return tuple(
-        Pair(part, tree(left, part), tree(right, part))
-        for part in get_args(Part)
-        if _digest(tree(left, part)) != _digest(tree(right, part))
-    )
-
-
-def tree(identity: Identity, part: Part) -> TreeBlob | None:
-    if part == "interpreter":
-        return identity.interpreter.tree
-    if part == "base":
-        return identity.base
-    return identity.unpackaged if part == "unpackaged" else identity.overlay
+    found = (Pair(part, old, right.trees[part]) for part, old in left.trees.items())
+    return tuple(pair for pair in found if _digest(pair.left) != _digest(pair.right))
 
 
 def artifacts(left: Identity, right: Identity) -> Iterator[Difference]:

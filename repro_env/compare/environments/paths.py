@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from repro_env.compare.environments.difference import Difference, Level
-from repro_env.compare.environments.identity import LEVEL, Part, level_of
+from repro_env.compare.environments.identity import LEVEL, level_of
 from repro_env.compare.environments.sides import Side
 from repro_env.compare.environments.trees import Change, changes, describe
 from repro_env.oci import conda, wheel, wheellayers
@@ -13,7 +13,7 @@ from repro_env.oci.entry import Entry
 from repro_env.oci.paths import inside, root_of
 from repro_env.schema.artifact import CondaPackage, Wheel
 from repro_env.schema.errors import ArtifactError, SpecError
-from repro_env.schema.spec import Identity, Spec
+from repro_env.schema.spec import Identity, Spec, TreeName
 from repro_env.store.packages import condafile
 from repro_env.store.packages.wheelfile import FACTS
 from repro_env.store.store import Store
@@ -88,7 +88,7 @@ def _by_path(installed: wheel.Installed) -> dict[str, Entry]:
 class _Tree:
     """A tree of one side of a comparison, with paths as they are printed."""
 
-    def __init__(self, side: Side, part: Part, store: Store) -> None:
+    def __init__(self, side: Side, part: TreeName, store: Store) -> None:
         self.tree = side.tree(part)
         self.prefix = side.spec.identity.layout.prefix
         self.root = inside(root_of(side.spec.identity.layout))
@@ -123,7 +123,7 @@ class _Tree:
         return {self.shown(path): data for path, data in contents.items()}
 
 
-def differences(part: Part, left: Side, right: Side, store: Store) -> tuple[Difference, ...]:
+def differences(part: TreeName, left: Side, right: Side, store: Store) -> tuple[Difference, ...]:
     """Return the paths of a tree that differ. Raises `ArtifactError` if a tree is damaged, or its paths are not known."""
     old, new = (_Tree(side, part, store) for side in (left, right))
     found = changes(old.listing(), new.listing())
@@ -155,7 +155,7 @@ def build_differences(left: Wheel, right: Wheel, old: Identity, new: Identity, s
     )
 
 
-def _difference(part: Part, change: Change) -> Difference:
+def _difference(part: TreeName, change: Change) -> Difference:
     return Difference(LEVEL[part], change.path, describe(change.left), describe(change.right), _why(change), part)
 
 

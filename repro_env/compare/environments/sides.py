@@ -11,15 +11,13 @@ from typing import Literal
 import msgspec
 
 from repro_env.compare.environments import trees
-from repro_env.compare.environments.identity import Part
-from repro_env.compare.environments.identity import tree as tree_of
 from repro_env.compare.environments.trees import FileTree
 from repro_env.environment.live import Request
 from repro_env.environment.python.selection import Target
 from repro_env.environment.system.tree import Tree
 from repro_env.schema.errors import SpecError
 from repro_env.schema.progress import Tell
-from repro_env.schema.spec import Spec
+from repro_env.schema.spec import Spec, TreeName
 from repro_env.specs.argument import open_spec, reference_of
 from repro_env.store.specs.files import SPEC
 from repro_env.store.specs.lookup import DIRECTORY, locate
@@ -36,7 +34,7 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     kind: Literal["spec", "live"]
     spec: Spec
     """The spec; for a live environment, the one that a capture would write."""
-    tree: Callable[[Part], FileTree]
+    tree: Callable[[TreeName], FileTree]
     """Return one tree of the environment. Raises `ArtifactError` if it is damaged, or if its paths are not known."""
 
 
@@ -46,7 +44,7 @@ def spec_side(spec: Spec, directory: Path, name: str, store: Store) -> Side:
         name=name,
         kind="spec",
         spec=spec,
-        tree=lambda part: trees.spec_tree(tree_of(spec.identity, part), directory, store),
+        tree=lambda part: trees.spec_tree(spec.identity.trees[part], directory, store),
     )
 
 
@@ -72,7 +70,7 @@ def live_side(
     spec = assembly.spec(locked, lambda tree: layers.tree_blob(tree.entries, tree.contents, facts=store.facts))
     locked.check_unchanged()
     live = locked.live
-    live_trees: dict[Part, Tree | None] = {
+    live_trees: dict[TreeName, Tree | None] = {
         "base": live.system.base,
         "unpackaged": live.system.unpackaged,
         "interpreter": live.interpreter,

@@ -163,7 +163,7 @@ class Judge:
         unlisted = answer.unequal - len(answer.different)
         level: Sameness = "equal except for"
         for change in changes:
-            level = worse(level, _level(change))
+            level = worse(level, "numeric" if only_rounds(change.then or "", change.now or "") else "different")
         if different or unlisted:
             level = worse(level, tensors.distance(answer, different))
         has_values = not unlisted and all(change.place or None not in (change.then, change.now) for change in changes)
@@ -263,11 +263,6 @@ def _of_tensor(tensor: TensorDifference) -> Change:
 def _printable(ignored: Ignored) -> Ignored:
     then, now = (shown(ignored.place, redact.value(ignored.place, value)) for value in (ignored.then, ignored.now))
     return Ignored(shown("", ignored.place), then, now, ignored.reason, ignored.by)
-
-
-def _level(change: Change) -> Sameness:
-    """Return the level of a difference: numeric if only rounding differs."""
-    return "numeric" if only_rounds(change.then or "", change.now or "") else "different"
 
 
 def _why(changes: Sequence[Change], different: Sequence[TensorDifference], answer: Answer) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -86,22 +86,21 @@ def _model(captured: Captured, machine: Machine) -> Check:
     return Check(name="GPUs", captured=counted(captured.gpus), here=counted(names), verdict=verdict, why=why, fix=fix)
 
 
-def _driver(captured: Captured, machine: Machine) -> Check:
-    cuda, driver = captured.frameworks.cuda, machine.host.nvidia
-    row, toolkit, sources = family(cuda), rules().toolkits.driver.get(cuda), rules().sources
+def _row(name: str, captured: str, here: str) -> Callable[..., Check]:
+    """Return a function that makes the check of a fact, from its verdict, the source of the rule, the reason and the fix."""
 
     def result(verdict: Verdict, source: str, why: str = "", fix: str = "") -> Check:
-        captured_driver = f", driver {captured.host.nvidia}" if captured.host.nvidia else ""
-        return Check(
-            name="GPU driver",
-            captured=f"CUDA {cuda}{captured_driver}",
-            here=f"driver {driver or 'unknown'}",
-            verdict=verdict,
-            why=why,
-            fix=fix,
-            source=sources.get(source, source),
-        )
+        source = rules().sources.get(source, source)
+        return Check(name=name, captured=captured, here=here, verdict=verdict, why=why, fix=fix, source=source)
 
+    return result
+
+
+def _driver(captured: Captured, machine: Machine) -> Check:
+    cuda, driver = captured.frameworks.cuda, machine.host.nvidia
+    row, toolkit = family(cuda), rules().toolkits.driver.get(cuda)
+    captured_driver = f", driver {captured.host.nvidia}" if captured.host.nvidia else ""
+    result = _row("GPU driver", f"CUDA {cuda}{captured_driver}", f"driver {driver or 'unknown'}")
     update = f"install driver {(row.driver if row else toolkit) or 'for this CUDA'} or later"
     if not driver:
         return result("unknown", "", "the version of NVIDIA's driver is unknown", update)
@@ -159,26 +158,11 @@ def _forward(driver: str, gpus: tuple[Gpu, ...], package: str, cuda: str, update
 
 def _kernels(captured: Captured, machine: Machine, gpu: Gpu) -> Check:
     frameworks = captured.frameworks
-    cuda, sources = frameworks.cuda, rules().sources
-
-    def result(verdict: Verdict, source: str, why: str = "", fix: str = "") -> Check:
-        return Check(
-            name="compute capability",
-            captured=" ".join(frameworks.architectures) or "unknown",
-            here=f"{gpu.capability or 'unknown'} ({gpu.name})",
-            verdict=verdict,
-            why=why,
-            fix=fix,
-            source=sources.get(source, source),
-        )
-
+    cuda, kernels = frameworks.cuda, " ".join(frameworks.architectures) or "unknown"
+    result = _row("compute capability", kernels, f"{gpu.capability or 'unknown'} ({gpu.name})")
     if not gpu.capability:
-        return result(
-            "unknown",
-            "",
-            "NVML did not report the compute capability of this GPU",
-            "compare `nvidia-smi --query-gpu=compute_cap`",
-        )
+        why = "NVML did not report the compute capability of this GPU"
+        return result("unknown", "", why, "compare `nvidia-smi --query-gpu=compute_cap`")
     if not frameworks.architectures:
         return result("unknown", "", "the spec does not list the kernels of its torch", "capture again")
     codes = [(match[1], f"{match[2]}.{match[3]}", match[4]) for match in map(_CODE.fullmatch, frameworks.architectures) if match]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 
 import msgspec
 
@@ -12,6 +12,7 @@ from repro_env.schema.artifact import CondaPackage, TreeBlob, Wheel
 from repro_env.schema.environment import Layout
 from repro_env.schema.errors import BuildError, PlatformError
 from repro_env.schema.image import LayerKind
+from repro_env.schema.messages import shorten
 from repro_env.schema.spec import Identity, Spec
 
 Artifact = Wheel | CondaPackage
@@ -56,15 +57,7 @@ def artifacts_of(spec: Spec) -> tuple[Artifact, ...]:
 
 def named_trees(spec: Spec) -> dict[str, TreeBlob]:
     """Return the bundled trees by name, lowest layer first. The source comes last; it is not a layer."""
-    identity, source = spec.identity, spec.observed.source
-    trees = {
-        "base": identity.base,
-        "unpackaged libraries": identity.unpackaged,
-        "interpreter": identity.interpreter.tree,
-        "overlay": identity.overlay,
-        "source": source.tree if source is not None else None,
-    }
-    return {what: tree for what, tree in trees.items() if tree is not None}
+    return {"unpackaged libraries" if name == "unpackaged" else name: tree for name, tree in spec.trees.items()}
 
 
 def tasks(spec: Spec) -> list[Task]:
@@ -82,7 +75,7 @@ def tasks(spec: Spec) -> list[Task]:
         else:
             artifacts = tuple(sorted((by_label[name] for name in layer.holds), key=lambda artifact: artifact.key))
             size = sum(artifact.size for artifact in artifacts)
-            made.append(Task(layer.kind, list_briefly(layer.holds), layer.diff_id, size, artifacts))
+            made.append(Task(layer.kind, shorten(layer.holds), layer.diff_id, size, artifacts))
     return made
 
 
@@ -97,7 +90,7 @@ def _check_expected(spec: Spec) -> None:
         held = sorted(name for layer in group_layers for name in layer.holds)
         names = sorted(map(label, artifacts))
         if held != names or len(set(names)) != len(names):
-            raise _contradicts(f"its layers hold {list_briefly(held)}, and its identity has {list_briefly(names)}")
+            raise _contradicts(f"its layers hold {shorten(held)}, and its identity has {shorten(names)}")
     image = config.image_id(identity, layers)
     if image != spec.expected.image_id:
         raise _contradicts(f"its image ID is {spec.expected.image_id}, and its identity and layers give {image}")
@@ -118,12 +111,6 @@ def check_groups(spec: Spec, sizes: Mapping[str, int], unchecked: Collection[Lay
 
 def _contradicts(why: str) -> BuildError:
     return BuildError(f"the spec contradicts itself: {why}", where="expected", hint=HINT)
-
-
-def list_briefly(names: Iterable[str]) -> str:
-    """Return the first names as text, and how many more there are."""
-    first = list(names)
-    return ", ".join(first[:3]) + (f" and {len(first) - 3} more" if len(first) > 3 else "")
 
 
 def check_platform(spec: Spec) -> None:

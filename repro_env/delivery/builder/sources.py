@@ -106,7 +106,7 @@ class Counter:
         self.advance(count)
 
 
-class Sources:
+class Sources(contextlib.AbstractContextManager["Sources"]):
     """Finds and fetches what the image of a spec is made of. Safe to use from several threads."""
 
     def __init__(self, spec: Spec, directory: Path, store: Store) -> None:
@@ -125,9 +125,6 @@ class Sources:
         self._downloads = Semaphore(DOWNLOADS)
         self._is_offline = False
         """Whether a server did not answer. Then no other server is contacted if registries have all layers."""
-
-    def __enter__(self) -> Sources:  # noqa: PYI034 - typing.Self came with Python 3.11
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

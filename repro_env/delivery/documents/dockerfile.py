@@ -79,8 +79,7 @@ def image_entries(spec: Spec, blobs: SpecBlobs, store: Store, facts_of: FactsOf)
     Raises `ArtifactError` if a bundled tree is missing or damaged, or if a wheel is invalid.
     """
     identity = spec.identity
-    trees = (identity.base, identity.unpackaged, identity.interpreter.tree, identity.overlay)
-    *lower, overlay = (blobs.entries(tree, store.facts) if tree is not None else [] for tree in trees)
+    *lower, overlay = (blobs.entries(tree, store.facts) if tree is not None else [] for tree in identity.trees.values())
     installed = {
         wheel.key: rule.canonical(facts_of(wheel), identity.layout_of(wheel), name=wheel.name) for wheel in identity.distributions
     }
@@ -130,7 +129,7 @@ def render(spec: Spec, source: Source | None) -> bytes:
 def _steps(spec: Spec, source: Source | None) -> list[tuple[list[str], list[str]]]:
     """Return the steps of the build in order: the lines of a comment, which never contain a value of the spec, and instructions."""
     identity, settings = spec.identity, config.settings(spec.identity, source)
-    trees = [tree for tree in (identity.base, identity.unpackaged, identity.interpreter.tree) if tree is not None]
+    trees = [tree for name, tree in identity.trees.items() if tree is not None and name != "overlay"]
     env = [setting("ENV", *text.split("=", 1)) for text in settings.env]
     # No site, no bytecode, no variables: only the interpreter and its standard library are used.
     python = (identity.interpreter.executable, "-I", "-S", "-B", f"{BUILD}/{INSTALLER}")

@@ -95,8 +95,10 @@ def _artifact(
         "version": artifact.version,
     }
     if hint is not None and hint.urls:
+        # Characters that are not allowed in a URL are percent-encoded.
+        urls = (quote(url, safe="%/:=&?~#+!$,;'@()*[]") for url in sorted(set(hint.urls)))
         component["externalReferences"] = [
-            {"hashes": _hashes(artifact.sha256), "type": "distribution", "url": _iri(url)} for url in sorted(set(hint.urls))
+            {"hashes": _hashes(artifact.sha256), "type": "distribution", "url": url} for url in urls
         ]
     return component
 
@@ -152,11 +154,6 @@ def _hashes(sha256: str) -> list[dict[str, str]]:
 
 def _properties(*pairs: tuple[str, str]) -> list[dict[str, str]]:
     return [{"name": f"repro-env:{name}", "value": value} for name, value in pairs if value]
-
-
-def _iri(url: str) -> str:
-    """Return a valid URL: characters that are not allowed are percent-encoded."""
-    return quote(url, safe="%/:=&?~#+!$,;'@()*[]")
 
 
 def _quoted(text: str) -> str:

@@ -80,7 +80,8 @@ def compose(stacks: Sequence[Mapping[str, Installed]], site: Site, lower: Mappin
     for path, (_, owner) in composed.items():
         if owner not in installed or path not in altered[owner]:
             continue
-        edited.append(f"{path} ({_name(owner)}: {'changed' if path in live else 'missing'})")
+        name = owner.removeprefix("conda/").partition("@")[0]
+        edited.append(f"{path} ({name}: {'changed' if path in live else 'missing'})")
         if path not in live and not _under_link(path, entries):
             topmost = _topmost_missing(path, lambda directory: directory in live or f"{root}/{directory}" in lower)
             overlay[topmost] = Entry(topmost, "gone")
@@ -116,11 +117,6 @@ def _rewritten_paths(key: str, package: Installed) -> Iterator[str]:
                 yield entry.path
         elif entry.path.endswith(".dist-info/RECORD"):
             yield from (f"{directory}/{name}" for name in REWRITTEN)
-
-
-def _name(key: str) -> str:
-    """The readable name in the key of a wheel or conda package (`Wheel.key`)."""
-    return key.removeprefix("conda/").partition("@")[0]
 
 
 def _under_link(path: str, entries: Mapping[str, Entry]) -> bool:

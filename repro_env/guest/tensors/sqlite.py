@@ -24,7 +24,7 @@ def read_database(path: str) -> WithFacts:
             raise UnreadableError("is an SQLite database that was not closed: a part of it is in %s" % os.path.basename(journal))
     connection = sqlite3.connect("file:%s?mode=ro&immutable=1" % quote(os.path.abspath(path)), uri=True)
     try:
-        connection.text_factory = _text
+        connection.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
         connection.execute("PRAGMA trusted_schema = OFF")
         return _read(connection)
     except sqlite3.Error as error:
@@ -67,7 +67,3 @@ def _rows(connection: Any, quoted: str, columns: "list[str]") -> "list[Row]":
         cursor = connection.execute("SELECT * FROM %s" % quoted)
     names = [column[0] for column in cursor.description]
     return [Row(zip(names, row)) for row in cursor]  # noqa: B905
-
-
-def _text(data: bytes) -> str:
-    return data.decode("utf-8", "surrogateescape")
