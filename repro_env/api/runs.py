@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from repro_env.api.arguments import absolute
-from repro_env.compare.outputs.comparison import first_few, matches
+from repro_env.compare.outputs.comparison import matches
 from repro_env.io.files import Found, open_regular, room, sha256_of, walk
 from repro_env.oci.paths import is_below
 from repro_env.runs.records import annotation, pulled, records, toolfiles
@@ -20,6 +20,7 @@ from repro_env.runs.records.annotation import Annotation
 from repro_env.runs.records.records import Run, Unreadable
 from repro_env.sandbox.outputs import OUTSIDE, locate
 from repro_env.schema.errors import DiskError, RecordError, StoreError, os_errors_as
+from repro_env.schema.messages import shorten
 from repro_env.schema.progress import SILENT, Tell
 from repro_env.schema.run import Output
 from repro_env.specs.argument import current_directory
@@ -137,7 +138,7 @@ def _missing_outputs(run: Run, picked: Sequence[Found], glob: str | None) -> str
         return ""
     source = pulled.read(run.directory)
     why = source.why(missing[0], run.short) if source is not None else ""
-    return f"not here: {first_few(missing, 3)}: {why or 'removed after the run'}"
+    return f"not here: {shorten(missing, 3)}: {why or 'removed after the run'}"
 
 
 def _walk(run: Run) -> Iterator[Found]:
@@ -182,7 +183,7 @@ def copy_outputs(run: Run, glob: str | None, target: Path, *, force: bool, tell:
         else:
             picked.append(found)
     if of_tools:
-        tell.warn(f"note: skipped, because it could become code of this machine: {first_few(of_tools, 3)}")
+        tell.warn(f"note: skipped, because it could become code of this machine: {shorten(of_tools, 3)}")
         tell.warn(f"note: what was skipped is in {run.files}: read it, then copy it yourself")
     if not picked:
         raise RecordError("this run has no outputs that can be copied", where=run.directory.name, hint=f"inspect {run.files}")

@@ -22,7 +22,6 @@ from repro_env.compare import rerun
 from repro_env.compare.outputs import ignorefile
 from repro_env.compare.outputs import results as outputs
 from repro_env.compare.outputs import verdict as judging
-from repro_env.compare.outputs.comparison import first_few
 from repro_env.compare.outputs.ignore import parse
 from repro_env.compare.outputs.inspector import CompareTensors, tensor_comparer
 from repro_env.compare.outputs.results import Globs
@@ -34,6 +33,7 @@ from repro_env.runs.start.request import RunOptions, read_env_file
 from repro_env.sandbox import plan
 from repro_env.sandbox.runner import Runner
 from repro_env.schema.environment import Environ, values_of
+from repro_env.schema.messages import shorten
 from repro_env.schema.progress import SILENT, Details, Tell
 from repro_env.schema.run import End, RunnerName
 from repro_env.schema.spec import Spec
@@ -179,9 +179,7 @@ def _cannot_start(run: Run, data: Sequence[str], checkpoints: Sequence[str], pro
             "restore these checkpoints from a backup; to verify a run that resumes from another run, let it read the old "
             f"checkpoints with --data and write to a new directory: exec --data OLD --checkpoints NEW:{target}"
         )
-    problem = (
-        f"the new run cannot start from the same files: {first_few([*data, *checkpoints], _NAMED, '; ')} ({'; '.join(hints)})"
-    )
+    problem = f"the new run cannot start from the same files: {shorten([*data, *checkpoints], _NAMED, '; ')} ({'; '.join(hints)})"
     return judging.verdict((), promise, problem=problem)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-def shorten(names: Sequence[str], most: int = 3) -> str:
-    """Return at most `most` names separated by commas, and the number of the others."""
+def shorten(names: Sequence[str], most: int = 3, separator: str = ", ") -> str:
+    """Join the first names, and add the number of the others."""
     more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+    return separator.join(names[:most]) + (f" and {more:,} more" if more > 0 else "")

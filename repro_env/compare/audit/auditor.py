@@ -29,6 +29,7 @@ from repro_env.compare.audit.findings import (
 )
 from repro_env.compare.audit.shared import SharedParts
 from repro_env.io.files import may_exist
+from repro_env.oci.paths import is_below
 from repro_env.runs.lineage.parents import run_containing
 from repro_env.runs.records import annotation, checkpointstate, end, ids, pulled, records
 from repro_env.runs.records.checkpointstate import Listing, written_files
@@ -97,13 +98,8 @@ class Auditor:
         source = msgspec.structs.replace(start.source, differs=(), times={}, directory=str(source_directory(start.source)))
         check("spec", spec, start.spec, run, partial(self._shared.check_spec, start))
         check("image", (start.image, spec), start.image, run, partial(self._shared.check_image, start))
-        check(
-            "code",
-            (codec.canonical(source), spec),
-            f"{source.directory} ({source.digest})",
-            run,
-            partial(self._shared.check_code, start),
-        )
+        code = f"{source.directory} ({source.digest})"
+        check("code", (codec.canonical(source), spec), code, run, partial(self._shared.check_code, start))
         for fact in start.data:
             if fact.kind == "data":
                 check("data", fact, fact.source, run, partial(self._shared.check_data, fact))
@@ -132,7 +128,7 @@ class Auditor:
         finding, because the directory belongs to the user.
         """
         mounts = ((run, mount) for run in self._runs for mount in run.start.data if mount.kind == "checkpoints")
-        users = [(run, mount) for run, mount in mounts if _overlap(mount.source, source)]
+        users = [(run, mount) for run, mount in mounts if is_below(mount.source, source) or is_below(source, mount.source)]
         last_run, last_mount = users[0]
         listing, problem = _read_listing(source, last_run, last_mount)
         if listing is None:
@@ -220,8 +216,3 @@ def _read_listing(source: str, last_run: Run, mount: DataFact) -> tuple[Listing 
         return checkpointstate.read(last_run.directory, checkpointstate.AFTER, last_run.end.after), ""
     except ReproEnvError as error:
         return None, f"the list of the files after the last run cannot be used: {error.what}"
-
-
-def _overlap(first: str, second: str) -> bool:
-    """Whether two paths are equal, or one is inside the other."""
-    return first == second or first.startswith(second.rstrip("/") + "/") or second.startswith(first.rstrip("/") + "/")

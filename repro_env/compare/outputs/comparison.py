@@ -26,7 +26,6 @@ MOST_IGNORED = 1000
 """How many ignored differences of a file are listed. `File.ignored_count` counts all of them."""
 _LONGEST = 300
 """The longest text that is shown, in characters."""
-_NAMED = 5
 
 
 class TensorDifference(Frozen, frozen=True, kw_only=True):
@@ -162,12 +161,6 @@ class File(Frozen, frozen=True, kw_only=True):
 
 def worse(first: Sameness, second: Sameness) -> Sameness:
     return max(first, second, key=HEIGHT.__getitem__)
-
-
-def first_few(names: Sequence[str], most: int = _NAMED, separator: str = ", ") -> str:
-    """Join the first names, and add the number of the others."""
-    more = f" and {len(names) - most:,} more" if len(names) > most else ""
-    return separator.join(names[:most]) + more
 
 
 def lines(change: Change) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterable, Sequence
 from fnmatch import translate
 from functools import cache
@@ -12,12 +11,8 @@ from pathlib import Path
 import msgspec
 
 from repro_env.compare.outputs.ignore import Ignore
+from repro_env.schema import toml
 from repro_env.schema.codec import Frozen
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 LIST = Path(__file__).with_name("fields.toml")
 _DURATION = re.compile(r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
@@ -70,7 +65,7 @@ class Field(Frozen, frozen=True, kw_only=True):
 
 @cache
 def all_fields() -> tuple[Field, ...]:
-    return msgspec.convert(tomllib.loads(LIST.read_text(encoding="utf-8"))["field"], type=tuple[Field, ...])
+    return msgspec.convert(toml.loads(LIST.read_text(encoding="utf-8"))["field"], type=tuple[Field, ...])
 
 
 def random_names(paths: Sequence[str]) -> tuple[tuple[str, str], ...]:

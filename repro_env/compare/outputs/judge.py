@@ -21,7 +21,6 @@ from repro_env.compare.outputs.comparison import (
     Reading,
     Sameness,
     TensorDifference,
-    first_few,
     lines,
     matches,
     shown,
@@ -35,6 +34,7 @@ from repro_env.compare.outputs.rounding import only_rounds
 from repro_env.compare.outputs.tensors import Answer
 from repro_env.schema import redact
 from repro_env.schema.codec import Frozen
+from repro_env.schema.messages import shorten
 
 _SHOWN = 12
 """How many differences `File.shown` has."""
@@ -44,6 +44,8 @@ _TENSOR = "(tensor)"
 """The place of a tensor without a name."""
 _NOT_ACCEPTED = ("(more)", "(size)", "(bytes)", _TENSOR)
 """Places that `--ignore` cannot accept."""
+_NAMED = 5
+"""The most places of differences that a sentence names."""
 _BYTES = re.compile(r"\(byte \d+\)")
 _CUT = "…"
 """The start of a value of which only a part is known."""
@@ -281,7 +283,7 @@ def _why(changes: Sequence[Change], different: Sequence[TensorDifference], answe
         parts.append(f"{len(changes):,} line{'s' * (len(changes) != 1)} differ{'s' * (len(changes) == 1)}, from {changes[0].at}")
     elif changes:
         names = list(dict.fromkeys(change.place or change.at for change in changes))
-        parts.append(f"{first_few(names)} differ{'s' * (len(names) == 1)}")
+        parts.append(f"{shorten(names, _NAMED)} differ{'s' * (len(names) == 1)}")
     return "; ".join(parts)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from repro_env.compare.outputs.comparison import ARROW, File, Kind, Paired, first_few, matches, pair, read_other
+from repro_env.compare.outputs.comparison import ARROW, File, Kind, Paired, matches, pair, read_other
 from repro_env.compare.outputs.evidence import Evidence, of_run
 from repro_env.compare.outputs.fields import random_names
 from repro_env.compare.outputs.formats import LARGEST
@@ -24,6 +24,7 @@ from repro_env.runs.records import checkpointstate, ids, pulled, records
 from repro_env.sandbox import host, streams
 from repro_env.sandbox.outputs import locate
 from repro_env.schema.errors import RecordError, UsageError
+from repro_env.schema.messages import shorten
 from repro_env.schema.run import End, Mount, Start
 
 _LISTED = 8
@@ -66,7 +67,7 @@ class Globs(msgspec.Struct, frozen=True, kw_only=True):
         outputs = sorted({*paths, *_other_paths(end)})
         for glob in self.results:
             if not glob or not any(matches(path, (glob,)) for path in outputs):
-                hint = f"its outputs are {first_few(outputs, _LISTED)}" if outputs else "the run has no outputs"
+                hint = f"its outputs are {shorten(outputs, _LISTED)}" if outputs else "the run has no outputs"
                 raise UsageError("this glob does not match an output of the run", where=f"--result {glob}", hint=hint)
 
     def unmatched(self, *sides: Side) -> list[str]:
@@ -292,4 +293,4 @@ def first_step(left: Path, right: Path) -> str:
         return ""
     if found.first:
         return divergence.sentence(found.first[0])
-    return f"not known: {first_few(found.missing, 1)}" if found.missing else ""
+    return f"not known: {shorten(found.missing, 1)}" if found.missing else ""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from repro_env.compare.outputs.comparison import HEIGHT, File, Kind, Sameness, first_few
+from repro_env.compare.outputs.comparison import HEIGHT, File, Kind, Sameness
 from repro_env.sandbox.streams import TYPED
 from repro_env.schema.codec import Frozen
+from repro_env.schema.messages import shorten
 from repro_env.schema.run import UNSEEDED, End, Fact, RunnerName, Start
 
 _NAMED = 3
@@ -67,10 +68,10 @@ def predict(start: Start, end: End, new: Repetition) -> Promise:
     entropy = [f"{draws.what} at {draws.file}:{draws.line}" for draws in end.entropy if not draws.what.startswith("uuid")]
     programs = [name for name in entropy if name.startswith(UNSEEDED)]
     if programs:
-        risks.append(f"random numbers that do not depend on the seed ({first_few(programs, 1).removeprefix(UNSEEDED)})")
+        risks.append(f"random numbers that do not depend on the seed ({shorten(programs, 1).removeprefix(UNSEEDED)})")
     entropy = [name for name in entropy if name not in programs]
     if entropy:
-        risks.append(f"{first_few(entropy, 1)} returned bytes that do not depend on a seed")
+        risks.append(f"{shorten(entropy, 1)} returned bytes that do not depend on a seed")
     if start.determinism != "off" and Fact(name="address randomisation", value="on") in end.effective:
         risks.append("the order of sets of objects without a hash, because addresses were random")
     order = next((fact.value for fact in end.effective if fact.name == "directory order"), "sorted")
@@ -81,7 +82,7 @@ def predict(start: Start, end: End, new: Repetition) -> Promise:
     if new.given:
         risks.append(f"other values of {', '.join(new.given)}, because the record does not have values")
     if new.missing:
-        risks.append(f"the run used {first_few(new.missing, 1)}, which is not in the store")
+        risks.append(f"the run used {shorten(new.missing, 1)}, which is not in the store")
     if start.runner == "host":
         risks.append("files outside the source, environment and --data, because runs on the host do not record them")
     if new.runner == "host":
@@ -140,7 +141,7 @@ DEVICES = "cuda devices"
 
 def _operations(end: End) -> list[str]:
     names = [f"{operation.what} at {operation.file}:{operation.line}" for operation in end.operations]
-    return [f"{first_few(names, 1)} has no deterministic implementation"] if names else []
+    return [f"{shorten(names, 1)} has no deterministic implementation"] if names else []
 
 
 def _facts(host: Sequence[str]) -> dict[str, str]:
@@ -206,7 +207,7 @@ def _sentence(level: Sameness | None, files: Sequence[File], problem: str, failu
     results = [file for file in files if file.kind == "result"]
     compared = [file for file in results if file.level is not None]
     skipped = [file.name for file in results if file.level is None]
-    not_compared = f"{_number(len(skipped), 'result')} could not be compared: {first_few(skipped, _NAMED)}" if skipped else ""
+    not_compared = f"{_number(len(skipped), 'result')} could not be compared: {shorten(skipped, _NAMED)}" if skipped else ""
     if level is None:
         return f"nothing was compared: {problem or not_compared or nothing({file.kind for file in files})}"
     total = _number(len(compared), "result")

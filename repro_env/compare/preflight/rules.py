@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -11,12 +10,8 @@ from typing import Literal
 
 import msgspec
 
+from repro_env.schema import toml
 from repro_env.schema.codec import Frozen
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 LIST = Path(__file__).with_name("rules.toml")
 Kind = Literal["data center", "other"]
@@ -126,7 +121,7 @@ class Rules(Frozen, frozen=True, kw_only=True, rename={"family_specific": "famil
 
 @cache
 def rules() -> Rules:
-    return msgspec.convert(tomllib.loads(LIST.read_text(encoding="utf-8")), type=Rules)
+    return msgspec.convert(toml.loads(LIST.read_text(encoding="utf-8")), type=Rules)
 
 
 def version(text: str) -> tuple[int, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -13,11 +12,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion
 
 from repro_env.io.files import read_regular
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from repro_env.schema import toml
 
 _MOST = 1 << 20
 """Maximum bytes of a file."""
@@ -77,8 +72,8 @@ def _in_requirements(directory: Path, name: str, done: set[str]) -> Iterator[tup
 
 def _in_pyproject(directory: Path) -> Iterator[tuple[str, str]]:
     try:
-        table = tomllib.loads(read_regular(directory / "pyproject.toml", _MOST).decode("utf-8", "replace")).get("project")
-    except (OSError, tomllib.TOMLDecodeError):
+        table = toml.loads(read_regular(directory / "pyproject.toml", _MOST).decode("utf-8", "replace")).get("project")
+    except (OSError, toml.TOMLDecodeError):
         return
     dependencies = table.get("dependencies") if isinstance(table, dict) else ()
     for text in dependencies if isinstance(dependencies, list) else ():
