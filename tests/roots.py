@@ -117,7 +117,7 @@ def make() -> None:
         if not made.exists() or made.read_text() != stamp:
             print(f"making {place}", flush=True)
             subprocess.run(["rm", "-rf", "--one-file-system", place], check=True)
-            words = ["--variant=minbase", f"--include={','.join(BASE)}", RELEASE, str(place), *_mirror()]
+            words = ["--variant=minbase", f"--include={','.join(BASE)}", RELEASE, str(place), *mirror()]
             for command in (["debootstrap", *words], enter("sh", "-c", _INSTALL)):
                 done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
                 assert done.returncode == 0, f"{place} cannot be made:\n{done.stdout[-3000:]}"
@@ -145,7 +145,7 @@ def _index() -> str:
     return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
 
 
-def _mirror() -> list[str]:
+def mirror() -> list[str]:
     """The mirror of Debian that this machine uses. Elsewhere, debootstrap has a default."""
     words = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Label: Debian", "Created-By: Packages"]
     return subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()[:1]
