@@ -14,7 +14,7 @@ TRAINERS := build/trainers
 TORCH ?= torch==2.13.0+cpu
 # Files of tests at a time: on two cores three more than those, since a test waits a part of its time.
 WORKERS ?= 5
-.PHONY: help demo test pythons coverage parts soak lint bench relock clean tool dev trainers
+.PHONY: help demo test pythons coverage parts arm64 soak lint bench relock clean tool dev trainers
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
