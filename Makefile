@@ -14,10 +14,10 @@ TRAINERS := build/trainers
 TORCH ?= torch==2.13.0+cpu
 # Files of tests at a time: on two cores three more than those, since a test waits a part of its time.
 WORKERS ?= 5
-.PHONY: help demo test pythons coverage parts arm64 soak lint bench relock clean tool dev trainers
+.PHONY: help demo test pythons coverage parts emulated soak lint bench relock clean tool dev trainers
 
 help: ## say what there is
-	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 tool:
 	@lockfiles/venv.sh $(TOOL) tool project
@@ -60,7 +60,7 @@ coverage: trainers ## which statements the tests run, by module, without end-to-
 parts: dev ## tests with real parts of another Debian in a root of its own, as uid 0 (ARGS: a group, --keep)
 	$(DEV)/bin/python -m tests.roots check $(ARGS)
 
-arm64: dev ## capture, rebuild, run and verify numpy on an emulated arm64, as uid 0 (about 5 minutes; ARGS: --keep)
+emulated: dev ## capture, rebuild, run and verify numpy on an emulated arm64, as uid 0 (about 5 minutes; ARGS: --keep)
 	$(DEV)/bin/python -m tests.emulation $(ARGS)
 
 # Two files at a time: the counts of some take an hour, and need most of two cores.
