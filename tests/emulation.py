@@ -165,7 +165,13 @@ def main() -> int:
         date = f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d}"
         emulator = next((roots.CHECKOUT / "build" / "emulator").glob("qemu-user_*.deb")).name.split("_")[1].replace("%3a", ":")
         (numpy,) = packages().glob("numpy-*.dist-info")
-        content = {"date": date, "emulator": emulator, "processor": _MODEL, "numpy": numpy.name.split("-")[1].removesuffix(".dist"), "exit_code": code}
+        content = {
+            "date": date,
+            "emulator": emulator,
+            "processor": _MODEL,
+            "numpy": numpy.name.split("-")[1].removesuffix(".dist"),
+            "exit_code": code,
+        }
         content["commands"] = [line for line in SCRIPT.splitlines() if line.startswith("repro ")]
         (roots.CHECKOUT / "benchmarks" / "results" / f"{date}-arm64.json").write_text(json.dumps(content, indent=1) + "\n")
     return code
