@@ -50,7 +50,7 @@ def test_all_error_classes_are_in_the_module_errors() -> None:
 
 
 def error_calls() -> Iterator[tuple[str, ast.Call]]:
-    """Every call of an error class in the package, with its location."""
+    """Every call of an error class, or of `os_errors_as` without its class, in the package, with its location."""
     names = {kind.__name__ for kind in CLASSES}
     for path in sorted(PACKAGE.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -58,6 +58,9 @@ def error_calls() -> Iterator[tuple[str, ast.Call]]:
                 name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
                 if name in names:
                     yield f"{path.relative_to(PACKAGE)}:{node.lineno}", node
+                elif name == errors.os_errors_as.__name__:
+                    call = ast.Call(node.func, node.args[1:], node.keywords)
+                    yield f"{path.relative_to(PACKAGE)}:{node.lineno}", call
 
 
 def test_every_error_has_a_location_or_a_hint() -> None:
@@ -77,6 +80,20 @@ def test_error_messages_do_not_end_with_a_full_stop() -> None:
         if isinstance(last, ast.Constant) and isinstance(last.value, str) and last.value.endswith("."):
             wrong.append(where)
     assert not wrong, f"a message with a full stop: {wrong}"
+
+
+def test_an_os_error_becomes_an_error_of_ours_with_its_file_and_reason(tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    with pytest.raises(errors.RecordError) as found, errors.os_errors_as(errors.RecordError, "this cannot be read", hint="look"):
+        missing.read_bytes()
+    error = found.value
+    assert (error.what, error.where, error.hint) == ("this cannot be read: No such file or directory", str(missing), "look")
+    with pytest.raises(errors.RunError) as found_here, errors.os_errors_as(errors.RunError, "no", where="--option", default="x"):
+        missing.read_bytes()
+    assert found_here.value.where == "--option"
+    with pytest.raises(errors.RunError) as found_default, errors.os_errors_as(errors.RunError, "no", default="x"):
+        raise OSError("without a number")
+    assert (found_default.value.what, found_default.value.where) == ("no: without a number", "x")
 
 
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
