@@ -93,7 +93,8 @@ def prepare(launch: Launch, directory: Path, snapshot: Path) -> None:
     source, host = directory / "files", host_directory(launch, directory)
     is_prepared = launch.member is not None and not is_collected(directory)
     rules = rules_of(launch)
-    files.atomic_write(directory / _RULES, msgspec.json.encode(rules), flush=False)
+    if not is_prepared:
+        files.atomic_write(directory / _RULES, msgspec.json.encode(rules), flush=False)
     with files.room(directory):
         for path in (source, host / OUTSIDE, host / SCRATCH):
             path.mkdir(mode=0o755, parents=True, exist_ok=True)

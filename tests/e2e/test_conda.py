@@ -24,7 +24,8 @@ LOOK = """
 import hashlib, json, os, sys
 entries = {}
 for directory, directories, files in os.walk(sys.prefix):
-    directories[:] = sorted(name for name in directories if name != "__pycache__")
+    hooks = "python%d%d.zip" % sys.version_info[:2]  # a run's own, where no environment has anything
+    directories[:] = sorted(name for name in directories if name not in ("__pycache__", hooks))
     for name in directories + files:
         path = os.path.join(directory, name)
         inside = os.path.relpath(path, sys.prefix)
