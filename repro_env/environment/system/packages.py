@@ -110,8 +110,11 @@ class Database(ABC):
         def rank(provider: Package) -> tuple[bool, bool, int, Package]:
             return provider != package, provider.name != name, self._rank(provider, package.architecture), provider
 
-        providers = [provider for provider in self._providers.get(name, ()) if not self.excluded.match(provider.name)]
+        providers = [provider for provider in self._providing(name) if not self.excluded.match(provider.name)]
         return min(providers, key=rank, default=None)
+
+    def _providing(self, name: str) -> list[Package]:
+        return self._providers.get(name, [])
 
     def _rank(self, package: Package, architecture: str) -> int:
         return {self._native: 2, self.universal: 1, architecture: 0}.get(package.architecture, 3)
