@@ -5,6 +5,7 @@ Each process is forked from this one, which has only imported modules. If the op
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import signal
@@ -47,6 +48,7 @@ def start_child(work: Callable[[], str]) -> tuple[int, int]:
     child = os.fork()
     if not child:
         code = 1
+        os.setpgid(0, 0)
         try:
             text = work().encode()
             while text:
@@ -63,8 +65,10 @@ def start_child(work: Callable[[], str]) -> tuple[int, int]:
 def wait_for_child(child: int, read: int) -> tuple[int, str]:
     """Wait for the process. Returns its exit status or minus the signal, and the result."""
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    # Workers of a killed process can wait for ever for a message that it wrote in part. They hold the pipes of the test open.
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)
     with os.fdopen(read) as stream:
-        # Workers of a killed process run for some seconds and hold the pipe open, and do not return a result.
         return code, "" if code < 0 else stream.read()
 
 
