@@ -50,8 +50,8 @@ EXECUTED = [
     "lefthook.yml",
     "json/__init__.py",
     "repro-env.ignore",
-    "/root/.bashrc",
-    "/work/.git/config",
+    "/home/ann/.bashrc",
+    "/code/.git/config",
 ]
 RESULTS = [
     "weights.pt",
@@ -69,7 +69,7 @@ RESULTS = [
     "data.csv",
     "run.sh",
     "bin/tool",
-    "/root/.cache/hub/x",
+    "/home/ann/.cache/hub/x",
     "/home/ann/.config/x/r.json",
 ]
 

@@ -48,24 +48,24 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def check(project: Path, command: str, here: str = "/work") -> None:
+def check(project: Path, command: str, here: str = "/code") -> None:
     code = SourceDirectory(project, "", project)
-    script.check(command.split(), code, here=Path(here), workspace="/work", others=("/work/data", "/work/.venv"))
+    script.check(command.split(), code, here=Path(here), workspace="/code", others=("/code/data", "/code/.venv"))
 
 
 @pytest.mark.parametrize(
     ("command", "here", "hint"),
     [
-        ("trian.py", "/work", "did you mean train.py?"),
-        ("python trian.py", "/work", "did you mean train.py?"),
-        ("./rum.sh", "/work", "did you mean run.sh?"),
-        ("src/fti.py", "/work", "did you mean src/fit.py?"),
-        ("fti.py", "/work/src", "did you mean fit.py?"),
-        ("train.py", "/work/src", "did you mean ../train.py?"),
-        ("../src/fti.py", "/work/src", "did you mean fit.py?"),
-        ("/work/src/fti.py", "/work", "did you mean src/fit.py?"),
-        ("python -m pack.deap", "/work", "did you mean pack/deep.py?"),
-        ("gone/x.py", "/work", "Its path starts"),
+        ("trian.py", "/code", "did you mean train.py?"),
+        ("python trian.py", "/code", "did you mean train.py?"),
+        ("./rum.sh", "/code", "did you mean run.sh?"),
+        ("src/fti.py", "/code", "did you mean src/fit.py?"),
+        ("fti.py", "/code/src", "did you mean fit.py?"),
+        ("train.py", "/code/src", "did you mean ../train.py?"),
+        ("../src/fti.py", "/code/src", "did you mean fit.py?"),
+        ("/code/src/fti.py", "/code", "did you mean src/fit.py?"),
+        ("python -m pack.deap", "/code", "did you mean pack/deep.py?"),
+        ("gone/x.py", "/code", "Its path starts"),
     ],
 )
 def test_a_missing_file_is_refused_with_the_nearest_name(project: Path, command: str, here: str, hint: str) -> None:
@@ -100,4 +100,4 @@ def test_what_exists_or_may_be_elsewhere_is_not_refused(project: Path, command: 
 
 def test_captured_files_are_not_looked_up(project: Path) -> None:
     code = SourceDirectory(None, "--frozen", project)
-    script.check(["gone.py"], code, here=Path("/work"), workspace="/work", others=())
+    script.check(["gone.py"], code, here=Path("/code"), workspace="/code", others=())
