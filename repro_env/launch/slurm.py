@@ -283,7 +283,7 @@ class Slurm(Engine):
 def parse_jobs(text: str, jobs: Mapping[Path, str]) -> dict[Path, State]:
     """Parse the lines of squeue: the tasks of an array job have one each. Jobs that it does not know are not in the result. Pure.
 
-    The job script tells jobs apart: their numbers start again at some time, and another cluster has the same ones.
+    Jobs are identified by their script too, because job numbers are reused and other clusters have the same ones.
     """
     rows = [line.removesuffix("|").split("|", len(_FIELDS) - 1) for line in text.splitlines() if line.count("|") >= len(_FIELDS)]
     states = [

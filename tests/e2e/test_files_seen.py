@@ -90,7 +90,7 @@ def test_the_newest_file_is_the_same_as_on_the_host(made: parts.Project, runner:
         done = made.run("exec", "--runner", runner, "newest.py", pattern)
         assert done.out == f"{newest}\n"
         assert seen(made) == {**TIMES, newest: {**TIMES, **IGNORED}[newest]}
-        assert [path.name for path in (last(made) / "files").iterdir()] == ["out.json"], "what is unchanged is no output"
+        assert [path.name for path in (last(made) / "files").iterdir()] == ["out.json"], "unchanged files are not outputs"
 
 
 def test_a_clone_with_new_times_repeats_the_recorded_order(made: parts.Project, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ _NUMBER = re.compile(
     r"(?<![0-9A-Za-z_.])(?<!\d[:/-])[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf)"
     r"(?![0-9A-Za-z_]|[.:/-]\d)"
 )
-"""A number that stands alone, and is no part of a name, a date, a time of day or a version."""
+"""A number that is not part of a name, a date, a time of day or a version."""
 _ABSOLUTE = Decimal("1e-5")
 """For numbers above one, the bound does not grow with the number: a date, a dose or an amount of money is far from zero, and one
 thousandth of it is a difference. Numbers below one have this bound relative to their size."""

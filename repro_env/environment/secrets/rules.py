@@ -212,7 +212,7 @@ _LOGIN = rf"(?i:login|auth)(?:[\"']?\s{{0,4}}[:=]\s{{0,4}})?(?:{_PAIR}|\([^)\n]{
 _CONNECT = (
     rf"\(\s{{0,20}}{_QUOTE}[^\"'\n]{{0,80}}[\"'](?=\s{{0,20}},)((?:\s{{0,20}},\s{{0,20}}{_QUOTE}[^\"'\n]{{0,100}}[\"']){{1,4}})"
 )
-"""`("host", "ann", "...")`: positional arguments, of which the first is no password."""
+"""`("host", "ann", "...")`: positional arguments. The first is not a password."""
 _COMET = r"(?:Experiment|comet_ml\.\w{1,20}|API)\(\s{0,20}\\?[\"']([A-Za-z0-9]{25})\\?[\"']"
 _SIGNED = r"[?&;](?:X-(?:Amz|Goog)-)?(?:Signature|sig)=((?:[A-Za-z0-9_~+/-]|%[0-9A-F]{2}){32,})"
 _AUTH = r"(?:\"auth\"\s*:|_(?:auth|password)\s*=)\s*\"?([A-Za-z0-9+/]{16,}={0,2})"

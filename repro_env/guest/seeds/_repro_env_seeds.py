@@ -378,7 +378,7 @@ def _wrap_start(plain: Any, name: str) -> Any:
 
 
 class _Sorted:
-    """A function of os that lists a directory, with a sorted result. Like the original, it is no method in a class that has it."""
+    """A function of os that lists a directory, with a sorted result. Like the original, it does not become a method if it is an attribute of a class."""
 
     def __init__(self, plain: Any, name: str, result: str) -> None:
         self._plain = plain

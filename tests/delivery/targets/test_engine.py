@@ -46,7 +46,7 @@ def id_of(data: bytes) -> str:
 
 
 def own_id(engine: Engine, data: bytes, layers: Sequence[Layer]) -> str:
-    image = Image(data, tuple(one.blob for one in layers))
+    image = Image(data, tuple(layer.blob for layer in layers))
     return image.manifest_blob.digest if engine.facts.has_manifests else image.config_blob.digest
 
 
@@ -137,7 +137,7 @@ def test_layers_are_kept_until_all_are_there(engine: Engine, unique: str, tmp_pa
     assert list(tmp_path.iterdir()) == []
     again = EngineOutput(engines.connect(docker()), f"{NAME}:again", Temp(tmp_path), diff_ids)
     if engine.facts.has_manifests:
-        assert [again.take(partial(compressed, one)) for one in plain] == blobs
+        assert [again.take(partial(compressed, data)) for data in plain] == blobs
     else:
         assert all(map(again.has, packed)), "layers in the engine are not made again"
     again.finish(image)

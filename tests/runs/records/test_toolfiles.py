@@ -1,4 +1,4 @@
-"""Outputs that tools of the host would execute are told from results."""
+"""Outputs that tools of the host would execute are distinguished from results."""
 
 from __future__ import annotations
 
