@@ -32,7 +32,7 @@ print(os.environ.get("SERVICE_TOKEN", "quite-a-secret-value-1"))
 print("to stderr", file=sys.stderr)
 """
 """Results where public training scripts write theirs, caches and temporary files, and something to print."""
-HIDDEN = ("VIRTUAL_ENV", "CONDA_PREFIX", "UV_PROJECT_ENVIRONMENT", "PYTHONPATH", "PYTHONHOME", "PYTHONHASHSEED")
+HIDDEN = ("VIRTUAL_ENV", "CONDA_PREFIX", "UV", "UV_PROJECT_ENVIRONMENT", "PYTHONPATH", "PYTHONHOME", "PYTHONHASHSEED")
 
 
 class Done(NamedTuple):

@@ -46,6 +46,7 @@ def start(project: parts.Project, run_id: str, rank: int, *words: str, prefix: S
         [*prefix, parts.COMMAND, "exec", "--run-id", run_id, *words],
         cwd=project.directory,
         env=parts.environ(project.store, {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank)}),
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -60,8 +61,8 @@ def both(project: parts.Project, *words: str, second: Sequence[str] = ()) -> lis
     return [parts.Done(process.returncode, *output) for process, output in zip(processes, outputs, strict=True)]
 
 
-def record(project: parts.Project) -> dict[str, Any]:
-    answer = json.loads(project.run("runs", "show", "latest", "--json").out)
+def record(project: parts.Project, run: str = "latest") -> dict[str, Any]:
+    answer = json.loads(project.run("runs", "show", run, "--json").out)
     assert isinstance(answer, dict)
     return answer
 
@@ -91,14 +92,15 @@ def test_processes_with_one_run_id_share_one_run(small: parts.Project) -> None:
 
 def test_a_killed_process_is_named_and_processes_with_other_options_are_refused(small: parts.Project) -> None:
     run_id = ids.new()
-    code = "import os, time; print('up', flush=True); time.sleep(600 * int(os.environ['RANK']))"
+    # Rank 0 lives until the end of its input, which comes after rank 1 is killed.
+    code = "import os, sys, time; print('up', flush=True); time.sleep(600) if os.environ['RANK'] == '1' else sys.stdin.read()"
     processes = [start(small, run_id, rank, "-c", code) for rank in (0, 1)]
     assert processes[1].stdout is not None
     assert processes[1].stdout.readline() == "up\n"
     processes[1].send_signal(signal.SIGKILL)
-    assert processes[0].communicate(timeout=200)[0] == "up\n"
     processes[1].communicate(timeout=200)
-    run = record(small)
+    assert processes[0].communicate(timeout=200)[0] == "up\n"
+    run = record(small, run_id[-8:])
     assert [process["exit_code"] for process in run["end"]["processes"]] == [0, None]
     assert run["end"]["outcome"]["signal"] == signal.SIGKILL
     before = sorted((small.directory / "runs").iterdir())
@@ -112,17 +114,21 @@ def test_a_killed_process_is_named_and_processes_with_other_options_are_refused(
 
 def test_sigterm_ends_a_process_that_waits_for_the_others(small: parts.Project) -> None:
     need(os.geteuid() == 0, "uid 0: a process is the first one of a PID namespace, as in a container")
-    before = sorted((small.directory / "runs").iterdir())
-    waiting = start(small, ids.new(), 0, "-c", "pass", prefix=("unshare", "--pid", "--fork", "--mount-proc"))
-    deadline = time.monotonic() + 60
-    while not [*(small.directory / "runs").glob("*/ranks/0/ready.json")]:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    children = Path(f"/proc/{waiting.pid}/task/{waiting.pid}/children").read_text().split()
-    os.kill(int(children[0]), signal.SIGTERM)
-    waiting.communicate(timeout=60)
+    before = sorted((small.directory / "runs").glob("2*"))
+    prefix = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+    with start(small, run_id := ids.new(), 0, "-c", "pass", prefix=prefix) as waiting:
+        try:
+            deadline = time.monotonic() + 60
+            while not [*(small.directory / "runs").glob(f"*{run_id[-8:]}/ranks/0/ready.json")]:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            children = Path(f"/proc/{waiting.pid}/task/{waiting.pid}/children").read_text().split()
+            os.kill(int(children[0]), signal.SIGTERM)
+            waiting.communicate(timeout=60)
+        finally:
+            waiting.kill()
     assert waiting.returncode == 128 + signal.SIGTERM
-    assert sorted((small.directory / "runs").iterdir()) == before, "a run that did not start leaves nothing"
+    assert sorted((small.directory / "runs").glob("2*")) == before, "a run that did not start leaves nothing"
 
 
 def test_processes_on_several_machines_need_the_network(small: parts.Project) -> None:

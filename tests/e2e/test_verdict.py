@@ -50,9 +50,9 @@ def test_a_swapped_order_of_times_is_not_explained_by_the_clock(small: parts.Pro
 
 
 ZONE = """
-import os, time
-shift = 19800 if os.environ["SIDE"] == "local" else 0
-open("zone.txt", "w").write(time.strftime("done at %Y-%m-%d %H:%M:%S", time.gmtime(time.time() + shift)))
+import datetime, os
+shift = datetime.timedelta(seconds=19800 if os.environ["SIDE"] == "local" else 0)
+open("zone.txt", "w").write((datetime.datetime.utcnow() + shift).strftime("done at %Y-%m-%d %H:%M:%S.%f"))
 """
 
 

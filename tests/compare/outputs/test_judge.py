@@ -151,3 +151,11 @@ def test_a_changed_time_zone_is_no_time_of_the_run() -> None:
     assert level("2026-07-01T10:00:00+02:00", "2026-07-02T10:00:00+02:00") == "equal except for"
     assert level("2026-07-01T10:00:00+02:00", "2026-07-02T10:00:00+01:00") == "different"
     assert level("2026-07-01T10:00:00 UTC", "2026-07-02T10:00:00 GMT") == "different"
+
+
+def test_a_binary_file_that_differs_in_most_bytes_is_accepted_as_a_whole(tmp_path: Path) -> None:
+    then, now = (b"\0" + bytes((factor * byte) % 251 + 1 for byte in range(64)) for factor in (3, 5))
+    found = judge_file(tmp_path / "a", "model.bin", then, now)
+    assert (found.accept, found.accept_file) == ((), "model.bin:*")
+    found = judge_file(tmp_path / "b", "model.bin", then, then[:20] + b"\0\1\2" + then[23:])
+    assert [accept.text for accept in found.accept] == ["model.bin:(byte 20)"]
