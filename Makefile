@@ -14,7 +14,7 @@ TRAINERS := build/trainers
 TORCH ?= torch==2.13.0+cpu
 # Files of tests at a time: on two cores three more than those, since a test waits a part of its time.
 WORKERS ?= 5
-.PHONY: help demo test pythons coverage parts emulated soak lint bench relock clean tool dev trainers
+.PHONY: help demo test pythons coverage parts emulated soak lint fence bench relock clean tool dev trainers
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -71,6 +71,9 @@ lint: dev ## ruff and mypy --strict
 	$(DEV)/bin/ruff check .
 	$(DEV)/bin/ruff format --check --quiet .
 	$(DEV)/bin/mypy
+
+fence: dev ## count the code and write docs/fence.md; what went up needs ARGS='--reason "..."'
+	@$(DEV)/bin/python -m tests.fence $(ARGS)
 
 bench: dev ## every ratio of benchmarks/README.md, measured here
 	$(DEV)/bin/python benchmarks/all.py $(ARGS)
