@@ -1,4 +1,4 @@
-"""docs/reference.md names every option of every command; no document shows a command line that there is not."""
+"""The generated pages of docs/ are up to date and complete; docs/reference.md names the public interface of checkpoints."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ import pytest
 
 from repro_env.cli import app
 from repro_env.schema import run, spec
+from repro_env.schema.codec import Frozen
+from tests.reference import DOCS, pages
 
 ROOT = Path(__file__).parents[1]
-REFERENCE = (ROOT / "docs" / "reference.md").read_text()
 DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+PAGES = {path.name: text for path, text in pages().items()}
 EVERYWHERE = {"--help", "-h", "--json", "--quiet", "-q", "--verbose", "-v"}
-"""Said once, above the table of commands."""
+"""On the page once, above the commands."""
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 
 
@@ -36,53 +38,43 @@ def all_commands() -> dict[str, set[str]]:
 COMMANDS = all_commands()
 
 
-def part(command: str) -> tuple[list[str], list[str]]:
-    """What the reference says of a command: the first cells of rows that are about it, and all else in its part."""
-    top, _, sub = command.partition(" ")
-    rows = [line for line in REFERENCE.splitlines() if re.match(rf"\| (?:`[a-z ]+`, )*`{re.escape(command)}[ `]", line)]
-    heading = re.search(
-        rf"^### {command if not sub else f'({command}|{top})'}\n(.*?)(?=^##)", REFERENCE, re.MULTILINE | re.DOTALL
-    )
-    lines = heading[0].splitlines() if heading else []
-    cells = [line for line in lines if line.startswith("| `-")]
-    return rows + cells, [line for line in lines if not line.startswith("| `") or not sub]
+def part(command: str) -> str:
+    """What the generated page says about a command."""
+    return PAGES["commands.md"].partition(f"\n## {command}\n")[2].partition("\n## ")[0]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_generated_pages_are_up_to_date(name: str) -> None:
+    assert (DOCS / name).read_text() == PAGES[name], f"docs/{name} differs from the program: run `make reference` and commit it"
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_option_is_in_the_reference(command: str) -> None:
-    rows, others = part(command)
-    named = set(OPTION.findall("\n".join(rows + others)))
-    if command in ("sensitivity", "shell"):  # "Options are those of `exec`, but for ..."
-        named |= {option for option in COMMANDS["exec"] if f"`{option}`" not in "\n".join(others)}
+def test_every_option_of_a_command_is_on_the_page(command: str) -> None:
+    named = set(OPTION.findall(part(command)))
+    if "Options of [`exec`]" in part(command):
+        named |= COMMANDS["exec"]
     assert COMMANDS[command] - EVERYWHERE - named == set()
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_the_reference_names_no_option_that_is_not_there(command: str) -> None:
-    rows, _ = part(command)
-    cells = "\n".join(re.split(r"(?<!\\)\|", row)[1] for row in rows)
-    allowed = COMMANDS[command] | {option for name, options in COMMANDS.items() if f"`{name}`" in cells for option in options}
-    assert set(OPTION.findall(re.sub(r"`repro-env [^`]*`", "", cells))) - allowed == set()
 
 
 def test_every_command_but_shell_prints_json() -> None:
     assert [name for name, options in COMMANDS.items() if "--json" not in options] == ["shell"]
-    assert "Every command except `shell` has the option `--json`" in REFERENCE
 
 
-def test_every_command_has_a_row_and_every_row_is_a_command() -> None:
-    table = REFERENCE.partition("| command | does | stdout |")[2].partition("\n\n")[0]
-    named = {word for row in table.splitlines()[2:] for word in re.findall(r"`([a-z]+(?: [a-z]+)?)", row.split("|")[1])}
-    assert {name for name in COMMANDS if name not in named} == set()
-    assert {name for name in named if name not in COMMANDS} == set()
-
-
-def test_every_exit_code_is_in_the_reference() -> None:
+def test_every_exit_code_is_on_the_page() -> None:
     from repro_env.schema import errors
 
-    rows = set(re.findall(r"^\| (\d+) \| (\w+) \|", REFERENCE, re.MULTILINE))
-    ours = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, errors.ReproEnvError)]
-    assert {(str(one.exit_code), one.__name__) for one in ours if one is not errors.ReproEnvError} == rows
+    rows = set(re.findall(r"^- (\d+) `(\w+)`: [A-Z]", PAGES["records.md"], re.MULTILINE))
+    ours = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.ReproEnvError)]
+    assert {(str(kind.exit_code), kind.__name__) for kind in ours if kind is not errors.ReproEnvError} == rows
+
+
+@pytest.mark.parametrize(
+    ("title", "kind"), [("start.json", run.Start), ("end.json", run.End), ("Observed", spec.Observed), ("Outcome", run.Outcome)]
+)
+def test_every_field_of_a_stored_type_is_on_the_page(title: str, kind: type[Frozen]) -> None:
+    text = re.split(r"\n###? ", PAGES["records.md"].partition(f"# {title}\n")[2])[0]
+    cells = re.findall(r"^- ((?:`\w+`(?: \([^)]*\))?(?:, )?)+)", text, re.MULTILINE)
+    assert set(kind.__struct_fields__) - {name for cell in cells for name in re.findall(r"`(\w+)`", cell)} == set()
 
 
 def lines(text: str) -> list[list[str]]:
@@ -119,45 +111,14 @@ def test_command_lines_are_found_in_documents() -> None:
     assert found == [["A=1", "repro-env", "check", "--all"], ["repro-env", "show"], ["repro-env", "runs", "list", "--tag", "a"]]
 
 
-def test_every_field_of_a_record_is_in_the_reference() -> None:
-    from repro_env.schema.run import End, Start
-
-    section = REFERENCE.partition("## The directory of a run")[2].partition("\n## ")[0]
-    for record, file in ((Start, "start.json"), (End, "end.json")):
-        table = section.partition(f"| `{file}` | content |")[2].partition("\n\n")[0]
-        named = set(re.findall(r"`([a-z_]+)`", "\n".join(row.split("|")[1] for row in table.splitlines()[2:])))
-        assert set(record.__struct_fields__) - {"schema"} - named == set(), file
-        assert named - set(record.__struct_fields__) == set(), file
-
-
 def test_the_public_interface_is_in_the_reference() -> None:
     import inspect
 
     from repro_env import checkpoint
 
-    section = REFERENCE.partition("## A checkpoint")[2].partition("\n## ")[0]
+    section = (DOCS / "reference.md").read_text().partition("## A checkpoint")[2].partition("\n## ")[0]
     words = set(re.findall(r"`([A-Za-z_]+)[`(]", section)) | set(re.findall(r"\b[a-z_]+(?=[,)(])", section))
     assert set(checkpoint.__all__) - words == set()
     given = inspect.signature(checkpoint.Checkpoint).parameters.values()
     assert {one.name for one in given if one.kind is one.KEYWORD_ONLY} - words == set()
     assert {name for name in vars(checkpoint.Checkpoint) if name[0] != "_"} - words == set()
-
-
-def test_the_reference_names_every_field_of_a_spec() -> None:
-    parts = (("identity", spec.Identity), ("defaults", spec.Defaults), ("hints", spec.Hints), ("observed", spec.Observed))
-    names = {(part, field) for part, kind in parts for field in kind.__struct_fields__}
-    found, part = set(), ""
-    table = REFERENCE.partition("\n### Fields of the spec\n")[2].partition("\nThe spec digest")[0]
-    for row in table.splitlines():
-        for above, field in re.findall(r"`([a-z]*)\.([a-z_]+)`", row.split(" | ")[0]):
-            part = above or part
-            found.add((part, field))
-    assert found == names
-
-
-@pytest.mark.parametrize(("name", "kind"), [("start.json", run.Start), ("end.json", run.End)])
-def test_the_reference_names_every_field_of_a_record(name: str, kind: Any) -> None:
-    table = REFERENCE.partition(f"\n| `{name}` | content |\n|---|---|\n")[2].partition("\n\n")[0]
-    cells = [row.split(" | ")[0] for row in table.splitlines()]
-    found = {field for cell in cells for field in re.findall(r"`([a-z_]+)`", cell)}
-    assert found == set(kind.__struct_fields__) - {"schema"}

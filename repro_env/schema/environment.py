@@ -131,7 +131,7 @@ def values_of(variables: Iterable[Variable]) -> dict[str, str]:
 
 
 class Variables(Frozen, frozen=True, kw_only=True):
-    """The caller's environment variables, classified by what may be recorded (design, section 3)."""
+    """The caller's environment variables, classified by what may be recorded."""
 
     replayed: tuple[Variable, ...]
     """Variables that affect results (threads, TF32, LANG, TZ ...). They are set again in every run."""

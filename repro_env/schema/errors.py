@@ -1,29 +1,8 @@
 """The exceptions of repro-env. Each class has its own exit code.
 
-    ReproEnvError
-    |-- UsageError 2          the command line is invalid
-    |-- SpecError 3           a spec or record cannot be read
-    |   `-- SpecVersionError 4   ... because it was written by another version of repro-env
-    |-- PlatformError 5       unsupported operating system or architecture
-    |-- InterpreterError 6    the Python interpreter is missing or does not start
-    |-- CaptureError 7        the environment cannot be captured
-    |-- SourceError 8         the source is too large, contains a secret, or cannot be read
-    |-- LockError 9           the answer of an index cannot be used
-    |-- NetworkError 10       an index or URL did not answer
-    |-- ArtifactError 11      an artifact is missing, or does not match its sha256
-    |-- BuildError 12         the image differs from the spec's expected image
-    |-- DiskError 13          not enough disk space or inodes
-    |-- StoreError 14         the local store cannot be used
-    |-- SandboxError 15       the kernel or its settings do not allow what the runner needs
-    |-- RunError 16           a run could not be started
-    |-- DataError 17          data is missing, not mounted, or differs from the capture
-    |-- DriftError 18         the live environment differs from the captured one
-    |-- RecordError 19        a run does not exist, or would be overwritten
-    |-- EngineError 20        the container engine is not available, refused a request, or stopped
-    |-- MachineError 21         this machine cannot run the image
-    `-- CommandMissingError 127  the command is not in the image (the code that shells use)
-
-Exit code 0 means success and 1 means that the answer is "no"; neither is an error. 130 means Ctrl-C.
+Exit code 0 means success and 1 means that the answer is "no"; neither is an error. 70 means a bug in repro-env, with its traceback, and
+130 means Ctrl-C. `exec` passes the code of the command through (128 + n if signal n ended it), or ends with 124 if `--time` ended the
+command; errors of repro-env itself start with `repro-env: error`.
 """
 
 from __future__ import annotations
@@ -58,79 +37,118 @@ class ReproEnvError(Exception):
 
 
 class UsageError(ReproEnvError):
+    """The command line is invalid."""
+
     exit_code = 2
 
 
 class SpecError(ReproEnvError):
+    """A spec or record cannot be read."""
+
     exit_code = 3
 
 
 class SpecVersionError(SpecError):
+    """A spec or record was written by another version of repro-env."""
+
     exit_code = 4
 
 
 class PlatformError(ReproEnvError):
+    """Unsupported operating system or architecture."""
+
     exit_code = 5
 
 
 class InterpreterError(ReproEnvError):
+    """The Python interpreter is missing or does not start."""
+
     exit_code = 6
 
 
 class CaptureError(ReproEnvError):
+    """The environment cannot be captured, or it or what `push` or `pack` would send contains a secret."""
+
     exit_code = 7
 
 
 class SourceError(ReproEnvError):
+    """The source is too large, contains a secret, or cannot be read."""
+
     exit_code = 8
 
 
 class LockError(ReproEnvError):
+    """The answer of an index cannot be used, or the system has no supported package database."""
+
     exit_code = 9
 
 
 class NetworkError(ReproEnvError):
+    """An index or URL did not answer."""
+
     exit_code = 10
 
 
 class ArtifactError(ReproEnvError):
+    """An artifact is missing, or does not match its sha256."""
+
     exit_code = 11
 
 
 class BuildError(ReproEnvError):
+    """The image differs from the spec's expected image."""
+
     exit_code = 12
 
 
 class DiskError(ReproEnvError):
+    """Not enough disk space or inodes."""
+
     exit_code = 13
 
 
 class StoreError(ReproEnvError):
+    """The local store cannot be used."""
+
     exit_code = 14
 
 
 class SandboxError(ReproEnvError):
+    """The kernel or its settings do not allow what the runner needs."""
+
     exit_code = 15
 
 
 class RunError(ReproEnvError):
+    """A run could not be started."""
+
     exit_code = 16
 
 
 class DataError(ReproEnvError):
+    """Data is missing, not mounted, or differs from the capture."""
+
     exit_code = 17
 
 
 class DriftError(ReproEnvError):
+    """The live environment differs from the captured one."""
+
     exit_code = 18
 
 
 class RecordError(ReproEnvError):
+    """A run does not exist, or would be overwritten."""
+
     exit_code = 19
 
 
 class EngineError(ReproEnvError):
-    """A failure of a container engine. `status` is the HTTP status of its answer, or 0 without an answer."""
+    """The container engine is not available, refused a request, or stopped.
+
+    `status` is the HTTP status of its answer, or 0 without an answer.
+    """
 
     exit_code = 20
 
@@ -140,10 +158,14 @@ class EngineError(ReproEnvError):
 
 
 class MachineError(ReproEnvError):
+    """This machine cannot run the image: driver, GPU, CPU, kernel or disk."""
+
     exit_code = 21
 
 
 class CommandMissingError(ReproEnvError):
+    """The command is not in the image; shells use the same code."""
+
     exit_code = 127
 
 

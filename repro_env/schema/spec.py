@@ -156,7 +156,6 @@ class Source(Frozen, frozen=True, kw_only=True):
     times: dict[RelPath, int] = field(default_factory=dict)
     """When each file and directory was last modified, in nanoseconds since 1970, for runs of the captured files."""
     git: Git | None
-    """Sorted by path."""
     include: tuple[Line, ...] = ()
     """`--include` and `--exclude` of the capture. A run applies them to the live tree."""
     exclude: tuple[Line, ...] = ()
@@ -190,7 +189,7 @@ class Observed(Frozen, frozen=True, kw_only=True):
     """Facts about the machine and the capture. They do not affect the spec digest."""
 
     tool: Line
-    """The version that wrote the spec: `repro-env <version>`."""
+    """The version of repro-env that wrote the spec."""
     kind: Kind
     interpreter: Interpreter
     startup: Startup
