@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from repro_env.sandbox import doctor, programs, trial
+from repro_env.sandbox import doctor, runners, trial
 from repro_env.sandbox.doctor import Finding, Observations
 from repro_env.schema.codec import Frozen
 from repro_env.schema.errors import PlatformError, UsageError
+from repro_env.schema.runners import DEFAULT, RunnerName, choices
 
 
 class Diagnosis(Frozen, frozen=True, kw_only=True):
@@ -18,8 +19,8 @@ class Diagnosis(Frozen, frozen=True, kw_only=True):
     alternatives: tuple[str, ...]
     """What still works if runs in the image are blocked; empty if they are not."""
     observations: Observations
-    has_engine: bool
-    """Whether there is a usable container engine."""
+    runners: tuple[RunnerName, ...]
+    """Other runners that start a tiny run here."""
 
 
 def examine(store: Path, runs: Path) -> Diagnosis:
@@ -36,14 +37,16 @@ def examine(store: Path, runs: Path) -> Diagnosis:
     findings = doctor.diagnose(observations)
     if doctor.works(findings):
         run = Finding(name="run", state="ok", text="a tiny run starts and ends")
-        findings = (*findings, trial.try_run("embedded", run, store, runs))
-    engine = trial.try_run("docker", doctor.find_engine(), store, runs)
-    programs_found = [trial.try_run(name, doctor.find_program(name), store, runs) for name in programs.NAMES]
-    has_engine = engine.state == "ok"
+        findings = (*findings, trial.try_run(runners.runner_class(DEFAULT), run, store, runs))
+    others: dict[RunnerName, Finding] = {}
+    for runner in map(runners.runner_class, choices()):
+        if (found := runner.find()) is not None:
+            others[runner.name] = trial.try_run(runner, found, store, runs)
+    working = tuple(name for name, finding in others.items() if finding.state == "ok")
     return Diagnosis(
         works=doctor.works(findings),
-        findings=(*findings, engine, *programs_found, doctor.find_network()),
-        alternatives=doctor.alternatives(findings, engine=has_engine),
+        findings=(*findings, *others.values(), doctor.find_network()),
+        alternatives=doctor.alternatives(findings, working),
         observations=observations,
-        has_engine=has_engine,
+        runners=working,
     )

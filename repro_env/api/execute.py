@@ -59,13 +59,11 @@ from repro_env.runs.start.request import (
 )
 from repro_env.runs.start.snapshot import Snapshot
 from repro_env.runs.start.sourcedirectory import SourceDirectory
-from repro_env.sandbox import fabric, plan, pod, programs
-from repro_env.sandbox import limits as enforcement
-from repro_env.sandbox.host import HostRunner
+from repro_env.sandbox import fabric, plan
 from repro_env.sandbox.runner import Runner
+from repro_env.sandbox.runners import runner_class
 from repro_env.sandbox.session import FORWARDED
 from repro_env.sandbox.workspace import collect, is_collected
-from repro_env.sandbox.workspace import prepare as prepare_workspace
 from repro_env.schema import redact
 from repro_env.schema.environment import Environ
 from repro_env.schema.errors import RecordError, ReproEnvError, UsageError
@@ -84,10 +82,10 @@ from repro_env.schema.run import (
     Process,
     Ranks,
     Request,
-    RunnerName,
     StandardStreams,
     Start,
 )
+from repro_env.schema.runners import RunnerName
 from repro_env.schema.spec import Spec
 from repro_env.specs.argument import Opened, SpecName, current_directory, open_spec
 from repro_env.store.specs.lookup import runs_directory
@@ -243,16 +241,14 @@ def run(options: RunOptions, opened: Opened, *, store: Store, tell: Tell, backen
         return _run_shared(options, opened, *shared, store=store, tell=tell, backend=backend)
     inputs = prepare(options, opened, compiles=backend is None, store=store, tell=tell)
     announce(inputs, tell)
-    with _ready(inputs, store, tell):
+    with _ready(inputs, store):
         done = _run(inputs, backend or _backend(inputs, store), store, tell)
     return _with_advice(done, inputs, store)
 
 
 @contextlib.contextmanager
-def _ready(inputs: Inputs, store: Store, tell: Tell) -> Iterator[None]:
+def _ready(inputs: Inputs, store: Store) -> Iterator[None]:
     """Hold what a run uses of the store while it runs."""
-    for note in enforcement.find(inputs.start.limits).notes if inputs.options.runner not in ("docker", "pod") else ():
-        tell(f"not as requested: {note}")
     store.run_directories.add(inputs.runs, inputs.start.source.trees)
     # A run may take days, and garbage collection may remove everything that it does not use.
     with store.lease.restrict_to(_used_entries(inputs, store)):
@@ -261,10 +257,6 @@ def _ready(inputs: Inputs, store: Store, tell: Tell) -> Iterator[None]:
 
 def _backend(inputs: Inputs, store: Store) -> Runner:
     options = inputs.options
-    if options.runner == "host":
-        return HostRunner(inputs.source.tree, hidden=secrets_of(options))
-    if options.runner == "pod":
-        return pod.PodRunner(inputs.source.tree, hidden=secrets_of(options))
     return imageprogram.runner(inputs.spec, options, store, bytecode=inputs.bytecode, hidden=secrets_of(options))
 
 
@@ -286,9 +278,8 @@ def _run_shared(
         if directory is None:
             inputs = prepare(options, opened, compiles=compiles, store=store, tell=tell)
             recording = _begin(inputs)
-            make = pod.prepare if options.runner == "pod" else prepare_workspace
             try:
-                make(inputs.launch, recording.directory, inputs.source.tree)
+                _backend(inputs, store).prepare(inputs.launch, recording.directory)
                 gathering.announce(recording.directory)
             except BaseException:
                 recording.discard()
@@ -312,10 +303,10 @@ def _run_shared(
             announce(inputs, tell)
             where = f" on {len(nodes)} machines" if len(nodes) > 1 else ""
             tell(f"{member.size} processes{where} share the project directory: if two write the same file, the last one counts")
-        with _ready(inputs, store, tell):
+        with _ready(inputs, store):
             outcome, seconds = _start_command(inputs, backend or _backend(inputs, store), recording)
     except BaseException:
-        if _is_last(place, gathering, options):
+        if _is_last(place, gathering):
             if not place.has_started:
                 recording.discard()
             elif inputs is not None:
@@ -326,7 +317,7 @@ def _run_shared(
     failures = noted.read(Path(inputs.launch.notes) / plan.notes_file(member)).failures if outcome.exit_code else ()
     process = msgspec.structs.replace(process, exit_code=outcome.exit_code, signal=outcome.signal, seconds=round(seconds, 3))
     with deferred_signals():
-        if _is_last(place, gathering, options, process, outcome):
+        if _is_last(place, gathering, process, outcome):
             done = _record_end_of_all(inputs, recording, place, store, tell)
         else:
             end = End(
@@ -339,13 +330,12 @@ def _run_shared(
     return _with_advice(msgspec.structs.replace(done, own=outcome, failures=failures), inputs, store)
 
 
-def _is_last(
-    place: Place, gathering: Gathering, options: RunOptions, process: Process | None = None, outcome: Outcome | None = None
-) -> bool:
+def _is_last(place: Place, gathering: Gathering, process: Process | None = None, outcome: Outcome | None = None) -> bool:
     """Leave a run, as in `Place.leave`. The last process has all its files in the directory of the run."""
     is_last = place.leave(gathering, process, outcome)
-    if is_last and options.runner == "pod" and options.run_id is not None:
-        pod.restore(place.directory, options.run_id)
+    if is_last:
+        start = records.read(place.directory).start
+        runner_class(start.runner).restore(place.directory, start.id, start.source.path)
     return is_last
 
 
@@ -400,12 +390,8 @@ def prepare(
         script.check(options.command, code, here=here, workspace=workspace, others=others)
     for tag in options.tags:
         annotation.check_tag(tag)
-    if options.runner == "docker":
-        from repro_env.runs.execution import engine  # slow to import
-
-        engine.check(options.limits, tell)
-    elif is_here and options.runner in programs.NAMES:
-        programs.runner_class(options.runner).find()
+    for note in runner_class(options.runner).check(spec, options.limits) if is_here else ():
+        tell(f"not as requested: {note}")
     if not is_host:
         layers.check_platform(spec)
     gpus = Gpus()
@@ -416,7 +402,7 @@ def prepare(
             store,
             gpus=gpus.facts,
             absence=absence,
-            is_host=is_host or options.runner == "pod",
+            runner=options.runner,
             replays_threads=options.determinism != "off",
         )
         preflight.require(checks, spec_directory, here=options.here, tell=tell)
@@ -437,10 +423,7 @@ def prepare(
     compiled = None
     if is_host:
         check_host(spec, code)
-    elif options.runner == "pod":  # the node pulls the image
-        if is_here:
-            pod.check(spec)
-    else:
+    elif options.traits.needs_image:
         compiled = _prepare_image(options, spec, spec_directory, compiles=compiles, store=store, tell=tell)
     if made is None:
         source, git = _read_source(options, spec, spec_directory, code, workspace, runs, run_data.mounts, store, tell)

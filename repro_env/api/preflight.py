@@ -23,6 +23,7 @@ from repro_env.sandbox import gpus as sandbox_gpus
 from repro_env.schema.errors import MachineError
 from repro_env.schema.progress import Tell
 from repro_env.schema.run import GpuFact
+from repro_env.schema.runners import DEFAULT, RunnerName, traits_of
 from repro_env.schema.spec import Spec
 from repro_env.store.store import Store
 
@@ -44,24 +45,22 @@ def examine(
     *,
     gpus: Sequence[GpuFact] = (),
     absence: str = "",
-    is_host: bool = False,
+    runner: RunnerName = DEFAULT,
     replays_threads: bool = True,
 ) -> tuple[Check, ...]:
     """Judge this machine for a run of the spec. Raises `BuildError` if the spec contradicts itself.
 
-    `gpus`: those that the run uses. `absence`: why there are none. `is_host`: whether repro-env
-    does not bring the image and `/dev/shm` of the run: on the host, and in a pod.
-    `replays_threads`: whether it uses the captured numbers of threads.
+    `gpus`: those that the run uses. `absence`: why there are none. `replays_threads`: whether it uses the captured numbers of threads.
     """
-    host = machine.host()
+    host, traits = machine.host(), traits_of(runner)
     nvidia = nvml.read() if gpus else Nvidia()
     facts = Machine(
         architecture=ARCHITECTURES.get(host.machine, host.machine),
         host=msgspec.structs.replace(host, nvidia=host.nvidia or nvidia.driver),  # WSL has no /proc/driver/nvidia
         gpus=tuple(_identify(gpu, nvidia) for gpu in gpus),
         absence=absence,
-        shm=files.free(Path("/dev/shm"))[0] if is_host else host.memory // 2,  # noqa: S108 - as runs in the image have it
-        disk=_disk([] if is_host else layers.tasks(spec), store),
+        shm=host.memory // 2 if traits.has_own_root else files.free(Path("/dev/shm"))[0],  # noqa: S108
+        disk=_disk(layers.tasks(spec) if traits.needs_image else [], store),
         replays_threads=replays_threads,
     )
     return judge(check.facts_of(spec), facts)

@@ -77,14 +77,13 @@ def finish_interrupted(run: Run, store: Store) -> None:
     """Remove everything but outputs from the files of a run that was interrupted before it could do so itself."""
     if run.state != "interrupted":
         return
-    from repro_env.sandbox import host, workspace
+    from repro_env.sandbox import runners, workspace
 
     source = run.start.source
     snapshot = store.layers.path(source.seen)
     if snapshot is not None:
         with contextlib.suppress(OSError):
-            if run.start.runner == "host":
-                host.restore(run.directory, source.path)
+            runners.runner_class(run.start.runner).restore(run.directory, run.id, source.path)
             workspace.collect(run.directory, snapshot, [])
 
 

@@ -25,11 +25,11 @@ from repro_env.runs.records.submissions import Submission, Submitted
 from repro_env.runs.start.inputs import Inputs
 from repro_env.runs.start.request import RunOptions, variables_of
 from repro_env.sandbox import plan as planning
-from repro_env.sandbox import programs
 from repro_env.schema import codec
 from repro_env.schema.errors import DataError, SpecError, UsageError
 from repro_env.schema.progress import Tell
 from repro_env.schema.run import Mount, Start
+from repro_env.schema.runners import DEFAULT
 from repro_env.specs.argument import Opened, reference_of
 from repro_env.store.specs import archive, files
 from repro_env.store.store import Store
@@ -71,7 +71,7 @@ def plan(
 
     `words`: the options of `exec` on the node. Those that this function decides are added. Raises as `execute.run`.
     """
-    if options.runner != "embedded" and options.runner not in programs.NAMES:
+    if not options.traits.starts_in_jobs:
         raise UsageError(f"--on slurm does not support --runner {options.runner}", hint="leave out --runner")
     inputs = execute.prepare(options, opened, compiles=False, is_here=False, store=store, tell=tell)
     start = inputs.start
@@ -117,7 +117,7 @@ def plan_pod(
     from repro_env.delivery.targets import jobimage
     from repro_env.launch import kubernetes
 
-    if options.runner != "embedded":
+    if options.runner != DEFAULT:
         raise UsageError(f"--on kubernetes does not support --runner {options.runner}", hint="leave out --runner")
     spec = opened.spec
     copy = next(iter(remote.read(opened.directory).copies), None)

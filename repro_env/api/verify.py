@@ -35,7 +35,8 @@ from repro_env.sandbox.runner import Runner
 from repro_env.schema.environment import Environ, values_of
 from repro_env.schema.messages import shorten
 from repro_env.schema.progress import SILENT, Details, Tell
-from repro_env.schema.run import End, RunnerName
+from repro_env.schema.run import End
+from repro_env.schema.runners import RunnerName
 from repro_env.schema.spec import Spec
 from repro_env.specs.argument import Opened, current_directory
 from repro_env.store.store import Store
@@ -186,9 +187,9 @@ def _cannot_start(run: Run, data: Sequence[str], checkpoints: Sequence[str], pro
 def _missing_files_problem(run: Run, end: End, done: FinishedRun) -> str:
     """Return why a failure of the new run may come from missing files, which the first run could read on the host; or ""."""
     failed = _exit(end, done.end)
-    if not failed or run.start.runner != "host" or not done.end.outcome.exit_code:
+    if not failed or run.start.traits.is_isolated or not done.end.outcome.exit_code:
         return ""
-    host = "" if done.start.runner == "host" else " or use --runner host"
+    host = " or use --runner host" if done.start.traits.is_isolated else ""
     return (
         f"{failed}; the recorded run was on the host, where it could read every file: "
         f"name the files that it read with --data{',' if host else ''}{host}"

@@ -190,13 +190,13 @@ def _verify_options(options: dict[str, Any]) -> list[str]:
 
 
 def runner(diagnosis: Diagnosis) -> str | None:
-    """The runner for `exec`: None if the default runner works, else docker if an engine works. Raises `SandboxError`."""
+    """The runner for `exec`: None if the default runner works, else another one that works. Raises `SandboxError`."""
     if diagnosis.works:
         return None
     finding = next(finding for finding in diagnosis.findings if finding.state == "blocked")
-    if diagnosis.has_engine:
-        messages.say.warn(f"using --runner docker: {finding.name}: {finding.text}")
-        return "docker"
+    if diagnosis.runners:
+        messages.say.warn(f"using --runner {diagnosis.runners[0]}: {finding.name}: {finding.text}")
+        return diagnosis.runners[0]
     raise SandboxError(f"{finding.name}: {finding.text}", where="this machine", hint=finding.fix)
 
 

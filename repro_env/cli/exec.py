@@ -32,7 +32,8 @@ from repro_env.sandbox.limits import parse_memory, parse_time
 from repro_env.sandbox.session import hold_signal
 from repro_env.schema.errors import ReproEnvError, UsageError
 from repro_env.schema.progress import Tell
-from repro_env.schema.run import UNSEEDED, End, EngineName, Ids, Limits, Mode, Ranks, RunnerName
+from repro_env.schema.run import UNSEEDED, End, EngineName, Ids, Limits, Mode, Ranks
+from repro_env.schema.runners import DEFAULT, RunnerName, help_text
 
 
 def command(
@@ -102,11 +103,7 @@ def command(
     frozen: Annotated[bool, flag("--frozen", "Run the captured code, not the current code.")] = False,
     runner: Annotated[
         RunnerName | None,
-        value(
-            "NAME",
-            "embedded (default): run in the image. docker: run in a container of Docker or Podman. charliecloud, apptainer: let "
-            "ch-run or apptainer start the image. host: run in the live environment, without isolation. Jobs of Kubernetes use pod.",
-        ),
+        value("NAME", help_text()),
     ] = None,
     gpus: Annotated[
         str | None,
@@ -333,7 +330,7 @@ def arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     names = ("spec", "data_changed", "ranks", "determinism", "ids", "threads", "trace", "env_file", "network", "source", "frozen")
     return {
         **{name: options[name] for name in (*names, "note", "runs")},
-        "runner": options["runner"] or "embedded",
+        "runner": options["runner"] or DEFAULT,
         "gpus": None if options["gpus"] is None else parse_gpus(options["gpus"]),
         "limits": Limits(
             cpus=options["cpus"] or 0,

@@ -19,7 +19,8 @@ from repro_env.schema.environment import Variable
 from repro_env.schema.errors import DataError, RecordError, ReproEnvError, SourceError, SpecError, UsageError
 from repro_env.schema.progress import Tell
 from repro_env.schema.redact import REDACTED
-from repro_env.schema.run import End, Mount, RunnerName
+from repro_env.schema.run import End, Mount
+from repro_env.schema.runners import RunnerName
 from repro_env.schema.spec import Data, Source, Spec
 from repro_env.store.store import Store
 

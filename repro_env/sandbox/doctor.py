@@ -11,18 +11,18 @@ import fcntl
 import os
 import re
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal, NoReturn
 
 import msgspec
 
-from repro_env.io import engine as engines
 from repro_env.io import files, filesystem
-from repro_env.sandbox import kernel, programs
+from repro_env.sandbox import kernel
 from repro_env.sandbox.embedded import idmap, namespaces, overlay
 from repro_env.schema.codec import Frozen
-from repro_env.schema.errors import EngineError, SandboxError
+from repro_env.schema.errors import SandboxError
+from repro_env.schema.runners import RunnerName
 
 Step = Literal["user namespace", "other user", "namespaces", "mounts", "proc", "overlay"]
 State = Literal["ok", "fallback", "blocked", "absent"]
@@ -81,8 +81,6 @@ HOST = "--runner host uses the live environment, without isolation"
 DOCKER = "--runner docker uses a container"
 _MIN_SIZE = 1 << 30
 """Free bytes below which an environment does not fit."""
-_TIMEOUT = 5.0
-"""Seconds to wait for an answer of an engine."""
 _LOCAL_DISK = "keep the store and the runs on a local disk with ext4, xfs or btrfs (runs: exec --runs DIR)"
 _OTHER_DISK = "free some disk space there, use another directory, or change its owner"
 _LOCKS = f"{ADMINISTRATOR}mount it with locks (NFS: local_lock=none; Lustre: flock)"
@@ -115,17 +113,17 @@ def works(findings: tuple[Finding, ...]) -> bool:
     return all(finding.state != "blocked" for finding in findings)
 
 
-def alternatives(findings: tuple[Finding, ...], *, engine: bool) -> tuple[str, ...]:
+def alternatives(findings: tuple[Finding, ...], others: Sequence[RunnerName]) -> tuple[str, ...]:
     """Commands and runners that work although the machine refuses isolation; empty if more than isolation is blocked.
 
-    `engine`: whether there is a usable container engine.
+    `others`: other runners that work here.
     """
     blocked = {finding.name for finding in findings if finding.state == "blocked"}
     if not blocked or not blocked.issubset(_CHECKS):
         return ()
     return (
         "capture, check, diff, rebuild, push and pack need no namespaces",
-        *([f"exec, verify, sensitivity and shell: {DOCKER}"] if engine else []),
+        *(f"exec, verify, sensitivity and shell: --runner {name}" for name in others),
         f"exec, verify and sensitivity: {HOST}",
     )
 
@@ -136,7 +134,7 @@ def explain(error: SandboxError, store: Path, runs: Path) -> SandboxError:
     blocked = next((finding for finding in findings if finding.state == "blocked"), None)
     if blocked is None:
         return error
-    other = f"; alternatives: {DOCKER}, {HOST}" if alternatives(findings, engine=True) else ""
+    other = f"; alternatives: {DOCKER}, {HOST}" if alternatives(findings, ()) else ""
     return SandboxError(f"{error.what}; {blocked.name}: {blocked.text}", where=error.where, hint=f"{blocked.fix}{other}")
 
 
@@ -349,29 +347,3 @@ def _report(write: int, step: Step, act: Callable[[], object]) -> bool:
     number = _attempt(act)
     os.write(write, msgspec.json.encode((step, number)) + b"\n")
     return number == 0
-
-
-def find_program(name: str) -> Finding:
-    """The finding for a container program, which only `exec --runner NAME` needs."""
-    runner = programs.runner_class(name)
-    try:
-        path, version = runner.find()
-    except SandboxError as error:
-        return Finding(name=name, state="absent", text=f"{error.what}; only --runner {name} needs it", fix=error.hint)
-    return Finding(name=name, state="ok", text=f"{runner.program} {version} at {path}")
-
-
-def find_engine() -> Finding:
-    """The finding for the engine that `exec --runner docker` would use."""
-    from repro_env.sandbox.docker.runner import check_engine
-
-    name = "container engine"
-    try:
-        with engines.connect(timeout=_TIMEOUT) as engine:
-            facts = engine.facts
-            name = f"{facts.product.lower()} engine"
-            check_engine(engine)
-            return Finding(name=name, state="ok", text=f"{facts.product} {facts.version} at {engine.address}")
-    except EngineError as error:
-        text = f"{error.what} ({error.where}); only --runner docker and --output docker: need an engine"
-        return Finding(name=name, state="absent", text=text, fix=error.hint)

@@ -13,7 +13,7 @@ import os
 import re
 import signal
 import tempfile
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -23,7 +23,7 @@ from repro_env.io.files import remove_tree
 from repro_env.oci import paths
 from repro_env.sandbox import command, kernel, landlock, limits, memory, workspace
 from repro_env.sandbox.outputs import OUTSIDE
-from repro_env.sandbox.runner import Runner, outcome
+from repro_env.sandbox.runner import Runner
 from repro_env.sandbox.session import FORWARDED, Clock, SignalQueue, queue_signals
 from repro_env.sandbox.streams import Streams
 from repro_env.schema.environment import Variable
@@ -39,14 +39,25 @@ _USER_DIRECTORIES = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_
 class HostRunner(Runner):
     """Runs a launch in a private copy of a source tree."""
 
-    def __init__(self, snapshot: Path, *, hidden: Collection[str] | None = None) -> None:
-        """Set up a runner. `snapshot` is the tree of the source."""
-        super().__init__(hidden=hidden)
-        self._snapshot = snapshot
+    name = "host"
+
+    @classmethod
+    def project_path(cls, directory: Path, path: str) -> str:
+        """See `Runner`. The command worked in a copy."""
+        return f"{directory / OUTSIDE}{path}"
+
+    @classmethod
+    def restore(cls, directory: Path, run_id: str, path: str) -> None:  # noqa: ARG003
+        """See `Runner`."""
+        files, root = directory / "files", directory / OUTSIDE
+        copy = root / path[1:]
+        if not files.exists() and copy.is_dir() and not copy.is_symlink() and _is_direct(root, path[1:]):
+            copy.rename(files)
+        files.mkdir(exist_ok=True)
 
     def run(self, launch: Launch, *, directory: Path) -> Outcome:
         """See `Runner`."""
-        workspace.prepare(launch, directory, self._snapshot)
+        self.prepare(launch, directory)
         root = directory / OUTSIDE
         # The copy has the same depth as the source, so that `..` leads to mounts, not to the user's files.
         copy, home = (Path(f"{root}{path}") for path in (launch.workspace, launch.user.home))
@@ -72,23 +83,9 @@ class HostRunner(Runner):
                 )
                 starved = has_starved() or group.has_starved
         finally:
-            restore(directory, launch.workspace)
+            self.restore(directory, launch.run_id, launch.workspace)
         means += group.notes
-        return outcome(code, "none", means, starved=starved, interrupted=interrupted, timed_out=clock.is_over)
-
-
-def restore(directory: Path, workspace: str) -> None:
-    """Move the copy of a workspace back to `files` in the run's `directory`: after the command, or later for a killed run."""
-    files, root = directory / "files", directory / OUTSIDE
-    copy = root / workspace[1:]
-    if not files.exists() and copy.is_dir() and not copy.is_symlink() and _is_direct(root, workspace[1:]):
-        copy.rename(files)
-    files.mkdir(exist_ok=True)
-
-
-def copy_path(directory: Path, workspace: str) -> str:
-    """The path that the copy of a workspace had during the run in `directory`."""
-    return f"{directory / OUTSIDE}{workspace}"
+        return self.outcome(code, means, starved=starved, interrupted=interrupted, timed_out=clock.is_over)
 
 
 def relocate(launch: Launch, root: Path, temporary: str) -> Launch:

@@ -132,8 +132,9 @@ def argv(command: Sequence[str], *, python: str, cwd: str) -> tuple[str, ...]:
 def _variables(spec: Spec, start: Start, request: Request) -> tuple[Variable, ...]:
     image = values_of(spec.identity.config.env)
     values = values_of(request.caller)
-    if start.runner == "host":
-        tools, notes = request.tools, request.notes
+    traits = start.traits
+    tools, notes = (layout.SEEDS, layout.NOTES) if traits.has_own_root else (request.tools, request.notes)
+    if traits.passes_environment:
         caller_path = [
             part for part in values.get("PATH", "").split(":") if part and part != spec.identity.layout.prefix + "/bin"
         ]
@@ -144,8 +145,6 @@ def _variables(spec: Spec, start: Start, request: Request) -> tuple[Variable, ..
         if "PYTHONPATH" not in image:
             values.pop("PYTHONPATH", None)
     else:
-        is_pod = start.runner == "pod"  # its mounts are those of the pod
-        tools, notes = (request.tools, request.notes) if is_pod else (layout.SEEDS, layout.NOTES)
         values |= image
         user = request.user
         values |= {"HOME": user.home, "USER": user.name, "LOGNAME": user.name, "PYTHONPYCACHEPREFIX": layout.PYCACHE}

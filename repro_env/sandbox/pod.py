@@ -10,7 +10,6 @@ mount it by its path, it is moved to the run only at the end.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection
 from pathlib import Path
 
 import msgspec
@@ -20,11 +19,11 @@ from repro_env.oci import paths
 from repro_env.oci.paths import is_below
 from repro_env.sandbox import host, limits, memory, workspace
 from repro_env.sandbox.outputs import OUTSIDE
-from repro_env.sandbox.runner import Runner, outcome
+from repro_env.sandbox.runner import Runner
 from repro_env.sandbox.session import Clock
 from repro_env.sandbox.streams import Streams
 from repro_env.schema.errors import RunError
-from repro_env.schema.run import Launch, Outcome
+from repro_env.schema.run import Launch, Limits, Outcome
 from repro_env.schema.spec import Spec
 
 WORKSPACE, HOME = f"{paths.JOB}/workspace", f"{paths.JOB}/home"
@@ -32,42 +31,62 @@ WORKSPACE, HOME = f"{paths.JOB}/workspace", f"{paths.JOB}/home"
 _MEANS = ("root: read-only, mounted by Kubernetes", "network: that of the pod")
 
 
-def check(spec: Spec) -> None:
-    """Raise `RunError` unless this process is in a container of the spec's image, with the directories of a job."""
-    try:
-        marker = msgspec.json.decode(read_regular(Path(paths.MARKER), 1 << 16), type=dict[str, str])
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
-        marker = {}
-    if marker.get("spec") != spec.digest:
-        found = f"it has that of the spec {marker['spec'][:19]}…" if "spec" in marker else "it has none"
-        raise RunError(
-            f"this is not a container of the image, whose {paths.MARKER} names the spec {spec.digest[:19]}…: {found}",
-            where="--runner pod",
-            hint="submit the run with `repro-env exec --on kubernetes`, which starts the right image",
-        )
-    if not Path(WORKSPACE).is_dir():
-        raise RunError(
-            "this container does not have the directories of a job",
-            where=WORKSPACE,
-            hint="submit the run with `repro-env exec --on kubernetes`",
-        )
-
-
 class PodRunner(Runner):
     """Runs the launch of a job, once."""
 
-    def __init__(self, snapshot: Path, *, hidden: Collection[str] | None = None) -> None:
-        """Set up a runner. `snapshot` is the tree of the source."""
-        super().__init__(hidden=hidden)
-        self._snapshot = snapshot
+    name = "pod"
+
+    @classmethod
+    def check(cls, spec: Spec, requested: Limits) -> tuple[str, ...]:  # noqa: ARG003
+        """See `Runner`. This process must be in a container of the spec's image, with the directories of a job. Kubernetes limits it."""
+        try:
+            marker = msgspec.json.decode(read_regular(Path(paths.MARKER), 1 << 16), type=dict[str, str])
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+            marker = {}
+        if marker.get("spec") != spec.digest:
+            found = f"it has that of the spec {marker['spec'][:19]}…" if "spec" in marker else "it has none"
+            raise RunError(
+                f"this is not a container of the image, whose {paths.MARKER} names the spec {spec.digest[:19]}…: {found}",
+                where="--runner pod",
+                hint="submit the run with `repro-env exec --on kubernetes`, which starts the right image",
+            )
+        if not Path(WORKSPACE).is_dir():
+            raise RunError(
+                "this container does not have the directories of a job",
+                where=WORKSPACE,
+                hint="submit the run with `repro-env exec --on kubernetes`",
+            )
+        return ()
+
+    @classmethod
+    def restore(cls, directory: Path, run_id: str, path: str) -> None:  # noqa: ARG003
+        """See `Runner`. Only pods that share a run have its project in another directory."""
+        shared = _shared(directory, run_id)
+        if shared.is_dir():
+            (shared / "workspace").rename(directory / "files")
+            remove_tree(shared)
+
+    def prepare(self, launch: Launch, directory: Path) -> None:
+        """See `Runner`. Makes the directory that the pod mounts at the path of the source that of the run."""
+        files = directory / "files"
+        if launch.member is None:
+            Path(WORKSPACE).rename(files)
+            super().prepare(launch, directory)
+        else:
+            super().prepare(launch, directory)
+            mounted = _shared(directory, launch.run_id) / "workspace"
+            for path in files.iterdir():
+                path.rename(mounted / path.name)
+            files = mounted
+        _link(launch, files)
 
     def run(self, launch: Launch, *, directory: Path) -> Outcome:
         """See `Runner`."""
         mounted_home = Path(HOME)
         if launch.member is None:
-            prepare(launch, directory, self._snapshot)
+            self.prepare(launch, directory)
         else:
-            workspace.prepare(launch, directory, self._snapshot)
+            super().prepare(launch, directory)
             mounted_home = _shared(directory, launch.run_id) / f"home-{launch.member.rank}"
         home = Path(f"{workspace.host_directory(launch, directory) / OUTSIDE}{launch.user.home}")
         home.parent.mkdir(parents=True)
@@ -80,29 +99,7 @@ class PodRunner(Runner):
             streams = Streams(workspace.logs_directory(launch, directory), self._hidden, stack, launch.streams)
             group = limits.Group(limits.Enforcement(), [])  # Kubernetes limits the container
             code, interrupted = host.start(launch, means, streams, group, clock, writable=None)
-        return outcome(code, "pod", means, starved=has_starved(), interrupted=interrupted, timed_out=clock.is_over)
-
-
-def prepare(launch: Launch, directory: Path, snapshot: Path) -> None:
-    """Make the directory that the pod mounts at the path of the source that of the run, with the source. One pod does this."""
-    files = directory / "files"
-    if launch.member is None:
-        Path(WORKSPACE).rename(files)
-        workspace.prepare(launch, directory, snapshot)
-    else:
-        workspace.prepare(launch, directory, snapshot)
-        mounted = _shared(directory, launch.run_id) / "workspace"
-        for path in files.iterdir():
-            path.rename(mounted / path.name)
-        files = mounted
-    _link(launch, files)
-
-
-def restore(directory: Path, run_id: str) -> None:
-    """Move the directory that the pods of a run shared to its `files`, after their commands."""
-    shared = _shared(directory, run_id)
-    (shared / "workspace").rename(directory / "files")
-    remove_tree(shared)
+        return self.outcome(code, means, starved=has_starved(), interrupted=interrupted, timed_out=clock.is_over)
 
 
 def _shared(directory: Path, run_id: str) -> Path:

@@ -1,20 +1,65 @@
-"""What all runners share: their parameters, and the outcome of a command."""
+"""What all runners share: the questions that the rest of the program has for them, and the outcome of a command.
+
+Each runner is a class. `sandbox.runners` finds it, and `schema.runners` has the traits that need no machine to tell.
+"""
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Collection, Iterable
+import contextlib
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
+from typing import ClassVar
 
-from repro_env.schema.run import Isolation, Launch, Outcome
+from repro_env.sandbox import limits
+from repro_env.sandbox.doctor import Finding
+from repro_env.sandbox.image import Image
+from repro_env.schema.run import Launch, Limits, Outcome
+from repro_env.schema.runners import RunnerName, traits_of
+from repro_env.schema.spec import Spec
 
 
 class Runner(abc.ABC):
     """Runs the command of a launch. Use one object per run."""
 
-    def __init__(self, *, hidden: Collection[str] | None = None) -> None:
+    name: ClassVar[RunnerName]
+
+    def __init__(self, image: Image, *, hidden: Collection[str] | None = None) -> None:
         """Set up a runner. `hidden` are secret values that must not be in the logs of what the command prints; None for no logs."""
+        self._image = image
         self._hidden = hidden
+
+    @classmethod
+    def find(cls) -> Finding | None:
+        """What this machine has of the programs that the runner needs; None if it needs none. Starts no run."""
+        return None
+
+    @classmethod
+    def check(cls, spec: Spec, requested: Limits) -> tuple[str, ...]:  # noqa: ARG003  for the runner that needs it
+        """Check this machine before anything is prepared. Returns a line for each limit that will not hold.
+
+        Raises `SandboxError`, `EngineError` or `RunError` for what the runner needs and this machine does not have.
+        """
+        return limits.find(requested).notes
+
+    @classmethod
+    @contextlib.contextmanager
+    def tiny_image(cls, tree: Path, digest: str) -> Iterator[str]:  # noqa: ARG003
+        """The ID of an image with one tree, whose layer has `digest`, as long as the block runs."""
+        yield digest
+
+    @classmethod
+    def project_path(cls, directory: Path, path: str) -> str:  # noqa: ARG003
+        """The path that the project at `path` had for the command of a run in `directory`."""
+        return path
+
+    @classmethod  # noqa: B027  most runners move nothing
+    def restore(cls, directory: Path, run_id: str, path: str) -> None:
+        """Move the project at `path` to `files` in the run's `directory`: after the command, or later for a killed run."""
+
+    def prepare(self, launch: Launch, directory: Path) -> None:
+        """Prepare the directories of a run. If processes share it, the first one does this. Raises `StoreError`, `DiskError`."""
+        self._image.prepare(launch, directory)
 
     @abc.abstractmethod
     def run(self, launch: Launch, *, directory: Path) -> Outcome:
@@ -24,20 +69,18 @@ class Runner(abc.ABC):
         what the runner needs, and `RunError`, `DataError` or `CommandMissingError` if the command cannot be started.
         """
 
+    @classmethod
+    def outcome(cls, code: int, means: Iterable[str], *, starved: bool, interrupted: int, timed_out: bool) -> Outcome:
+        """The outcome of a command, from its exit code, or minus its signal.
 
-def outcome(
-    code: int, isolation: Isolation, means: Iterable[str], *, starved: bool, interrupted: int, timed_out: bool
-) -> Outcome:
-    """The outcome of a command, from its exit code, or minus its signal.
-
-    `starved`: whether memory ran out while it ran. `interrupted`: the first signal that was passed on to it, or 0.
-    """
-    return Outcome(
-        exit_code=code if code >= 0 else 128 - code,
-        signal=max(0, -code),
-        interrupted=interrupted,
-        out_of_memory=starved and code != 0,
-        isolation=isolation,
-        means=tuple(means),
-        timed_out=timed_out,
-    )
+        `starved`: whether memory ran out while it ran. `interrupted`: the first signal that was passed on to it, or 0.
+        """
+        return Outcome(
+            exit_code=code if code >= 0 else 128 - code,
+            signal=max(0, -code),
+            interrupted=interrupted,
+            out_of_memory=starved and code != 0,
+            isolation=cls.name if traits_of(cls.name).is_isolated else "none",
+            means=tuple(means),
+            timed_out=timed_out,
+        )

@@ -6,28 +6,24 @@ Its image is nearly empty: this machine's `/usr` and Python are mounted in it, s
 from __future__ import annotations
 
 import contextlib
-import io
-import json
 import os
 import secrets
 import shutil
 import sys
-import tarfile
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
-from repro_env.io import engine as engines
 from repro_env.io import package
 from repro_env.oci import paths
-from repro_env.sandbox import plan, programs
+from repro_env.sandbox import plan
 from repro_env.sandbox.doctor import Finding
 from repro_env.sandbox.image import Image
 from repro_env.sandbox.runner import Runner
 from repro_env.schema.environment import Variable
-from repro_env.schema.errors import ReproEnvError, SandboxError
+from repro_env.schema.errors import ReproEnvError
 from repro_env.schema.run import Launch, Limits, Mount, User
 
 _SYSTEM = ("/bin", "/lib", "/lib32", "/lib64", "/sbin", "/usr")
@@ -36,39 +32,29 @@ _IMAGE, _SOURCE = f"sha256:{'1' * 64}", f"sha256:{'2' * 64}"
 _SECONDS = 30
 
 
-def try_run(name: str, finding: Finding, store: Path, runs: Path) -> Finding:
+def try_run(runner: type[Runner], finding: Finding, store: Path, runs: Path) -> Finding:
     """The finding for a runner after a tiny run with it; the same finding if that works, or if the runner is not ok before."""
-    if finding.state != "ok":
-        return finding
-    try:
-        start(name, store, runs)
-    except (ReproEnvError, OSError) as error:
-        text = f"{finding.text}, but it starts no run: {error.what if isinstance(error, ReproEnvError) else error.strerror}"
-        return msgspec.structs.replace(finding, state="blocked", text=text, fix="use another runner, or ask the administrators")
+    if finding.state == "ok" and (reason := reason_against(runner, store, runs)):
+        text, fix = f"{finding.text}, but it starts no run: {reason}", "use another runner, or ask the administrators"
+        return msgspec.structs.replace(finding, state="blocked", text=text, fix=fix)
     return finding
 
 
-def start(name: str, store: Path, runs: Path) -> None:
-    """Start Python in a run of the runner `name`, with the image below `store` and the run below `runs`, and wait for its end.
-
-    Raises what the runner raises, and `SandboxError` if Python does not end well.
-    """
-    with _directory(store) as image, _directory(runs) as run:
-        trees = {_IMAGE: image / "image", _SOURCE: image / "source"}
-        for path in (*trees.values(), run / "notes"):
-            path.mkdir()
-        mounts = list(_fill(trees[_IMAGE]))
-        with _image_id(name, trees[_IMAGE]) as image_id:
-            launch = _launch(image_id, mounts, run / "notes")
-            made = Image(trees.get, merged=image / "merged", interpreter=launch.argv[0])
-            (run / "run").mkdir()
-            outcome = _runner(name, made).run(launch, directory=run / "run")
-        if outcome.status:
-            raise SandboxError(
-                f"Python ended with exit code {outcome.status} in a tiny run",
-                where=f"--runner {name}",
-                hint="use another runner",
-            )
+def reason_against(runner: type[Runner], store: Path, runs: Path) -> str:
+    """Start Python in a run, with the image below `store` and the run below `runs`. Returns why this does not work; or ""."""
+    try:
+        with _directory(store) as image, _directory(runs) as run:
+            trees = {_IMAGE: image / "image", _SOURCE: image / "source"}
+            for path in (*trees.values(), run / "notes", run / "run"):
+                path.mkdir()
+            mounts = list(_fill(trees[_IMAGE]))
+            with runner.tiny_image(trees[_IMAGE], _IMAGE) as image_id:
+                launch = _launch(image_id, mounts, run / "notes")
+                made = Image(trees.get, merged=image / "merged", interpreter=launch.argv[0])
+                status = runner(made).run(launch, directory=run / "run").status
+    except (ReproEnvError, OSError) as error:
+        return error.what if isinstance(error, ReproEnvError) else str(error.strerror)
+    return f"Python ended with exit code {status} in a tiny run" if status else ""
 
 
 @contextlib.contextmanager
@@ -113,37 +99,3 @@ def _launch(image: str, mounts: list[str], notes: Path) -> Launch:
         network=False,
         limits=Limits(seconds=_SECONDS),
     )
-
-
-@contextlib.contextmanager
-def _image_id(name: str, tree: Path) -> Iterator[str]:
-    """The ID of the image: for an engine, of an image that it has as long as the block runs."""
-    if name != "docker":
-        yield _IMAGE
-        return
-    archive = io.BytesIO()
-    with tarfile.open(fileobj=archive, mode="w") as tar:
-        tar.add(tree, arcname="/")
-    with engines.connect() as engine:
-        with engine.talk("import a tiny image"):
-            lines = engine.client.api.import_image_from_data(
-                archive.getvalue(), changes=[f"LABEL repro-env-doctor={secrets.token_hex(8)}"]
-            )
-        image = str(json.loads(lines.splitlines()[-1])["status"])
-        try:
-            yield image
-        finally:
-            with engine.talk("remove the tiny image"):
-                engine.client.api.remove_image(image, force=True)
-
-
-def _runner(name: str, image: Image) -> Runner:
-    if name in programs.NAMES:
-        return programs.runner_class(name)(image)
-    if name == "docker":
-        from repro_env.sandbox.docker.runner import DockerRunner
-
-        return DockerRunner(image)
-    from repro_env.sandbox.embedded.runner import EmbeddedRunner
-
-    return EmbeddedRunner(image)

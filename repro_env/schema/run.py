@@ -11,14 +11,12 @@ from msgspec import field
 from repro_env.schema.artifact import Size
 from repro_env.schema.codec import Frozen
 from repro_env.schema.environment import Variable
+from repro_env.schema.runners import Isolation, RunnerName, Traits, traits_of
 from repro_env.schema.spec import Seed
 from repro_env.schema.text import AbsPath, Digest, EnvName, FilePath, Line, RelPath, Word
 
-RunnerName = Literal["embedded", "docker", "charliecloud", "apptainer", "host", "pod"]
-"""`pod`: in the container of a Kubernetes job, which was started from the image."""
 EngineName = Literal["slurm", "kubernetes"]
 """Where a run is started, if not on this machine (`launch`)."""
-Isolation = Literal["embedded", "docker", "charliecloud", "apptainer", "pod", "none"]
 Mode = Literal["off", "warn", "strict"]
 """How libraries choose between fast and deterministic code. `off`: by default. `warn`: use deterministic code, and record
 operations that have none. `strict`: such operations are errors."""
@@ -377,6 +375,11 @@ class Start(Frozen, frozen=True, kw_only=True):
     """Those of the first process of the run. None in older records."""
     tool: Line = ""
     """The version of repro-env."""
+
+    @property
+    def traits(self) -> Traits:
+        """The traits of the runner."""
+        return traits_of(self.runner)
 
     @property
     def command_line(self) -> str:

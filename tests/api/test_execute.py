@@ -22,6 +22,7 @@ from repro_env.runs.records.submissions import Submission
 from repro_env.runs.start import request, sourcedirectory
 from repro_env.runs.start.request import RunOptions
 from repro_env.sandbox import gpus, memory
+from repro_env.sandbox.image import Image
 from repro_env.sandbox.runner import Runner
 from repro_env.schema.environment import values_of
 from repro_env.schema.errors import (
@@ -36,7 +37,8 @@ from repro_env.schema.errors import (
     UsageError,
 )
 from repro_env.schema.progress import Silent
-from repro_env.schema.run import Job, Launch, Limits, Outcome, RunnerName, User
+from repro_env.schema.run import Job, Launch, Limits, Outcome, User
+from repro_env.schema.runners import RunnerName
 from repro_env.schema.spec import Data, Defaults, Spec
 from repro_env.specs.argument import Opened
 from repro_env.store.store import Store
@@ -51,8 +53,10 @@ Work = Callable[[Launch, Path], int]
 class Fake(Runner):
     """A backend that writes the files of a test to the run directory, like the embedded runner."""
 
+    name = "embedded"
+
     def __init__(self, work: Work | None = None) -> None:
-        super().__init__()
+        super().__init__(Image(lambda _: None, merged=Path("/"), interpreter="/"))
         self.work = work
         self.launch: Launch | None = None
 

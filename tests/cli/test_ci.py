@@ -12,9 +12,10 @@ from repro_env.cli import exec as exec_command
 from repro_env.cli.ui import github
 from repro_env.sandbox.doctor import Directory, Finding, Observations, State
 from repro_env.schema.errors import SandboxError, UsageError
+from repro_env.schema.runners import RunnerName
 
 
-def diagnosis(state: State, *, has_engine: bool) -> Diagnosis:
+def diagnosis(state: State, *others: RunnerName) -> Diagnosis:
     directory = Directory(path="/x", kind="ext4", size=1, errno=0)
     return Diagnosis(
         works=state != "blocked",
@@ -24,19 +25,19 @@ def diagnosis(state: State, *, has_engine: bool) -> Diagnosis:
             store=directory, runs=directory, tried={}
         ),
         alternatives=(),
-        has_engine=has_engine,
+        runners=others,
     )  # fmt: skip
 
 
 def test_ci_uses_docker_if_the_embedded_runner_is_blocked(capsys: pytest.CaptureFixture[str]) -> None:
-    assert ci.runner(diagnosis("fallback", has_engine=True)) is None
-    assert ci.runner(diagnosis("blocked", has_engine=True)) == "docker"
+    assert ci.runner(diagnosis("fallback", "docker")) is None
+    assert ci.runner(diagnosis("blocked", "docker")) == "docker"
     assert "using --runner docker: user namespace: AppArmor refuses it" in capsys.readouterr().err
 
 
 def test_ci_reports_the_fix_if_no_runner_works() -> None:
     with pytest.raises(SandboxError, match="AppArmor refuses it") as caught:
-        ci.runner(diagnosis("blocked", has_engine=False))
+        ci.runner(diagnosis("blocked"))
     assert caught.value.hint == "sysctl -w x=0"
 
 

@@ -15,7 +15,8 @@ from repro_env.cli.ui import messages as say
 from repro_env.cli.ui.options import parse_mount
 from repro_env.schema.errors import UsageError
 from repro_env.schema.progress import Silent
-from repro_env.schema.run import End, Outcome, Output, RunnerName, SourceFact, Start
+from repro_env.schema.run import End, Outcome, Output, SourceFact, Start
+from repro_env.schema.runners import RunnerName
 
 EXEC = app.parser("exec").commands["exec"]
 DIGEST = "sha256:" + "0" * 64

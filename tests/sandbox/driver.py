@@ -8,10 +8,10 @@ from pathlib import Path
 
 import msgspec
 
-from repro_env.sandbox import programs
 from repro_env.sandbox.embedded.runner import EmbeddedRunner
 from repro_env.sandbox.image import Image
 from repro_env.sandbox.runner import Runner
+from repro_env.sandbox.runners import runner_class
 from repro_env.sandbox.workspace import collect
 from repro_env.schema.errors import ReproEnvError
 from repro_env.schema.run import Launch, Outcome
@@ -41,8 +41,8 @@ class Answer(msgspec.Struct):
 def run(plan: Plan, layer: Callable[[str], Path | None], store: Path, directory: Path) -> Outcome:
     image = Image(layer, merged=store / "merged", interpreter="/bin/python")
     runner: Runner = EmbeddedRunner(image, overlay=plan.overlay, hidden=HIDDEN)
-    if plan.engine in programs.NAMES:
-        runner = programs.runner_class(plan.engine)(image, hidden=HIDDEN)
+    if plan.engine == "charliecloud" or plan.engine == "apptainer":
+        runner = runner_class(plan.engine)(image, hidden=HIDDEN)
     elif plan.engine:
         from repro_env.io import engine as engines
         from repro_env.sandbox.docker.runner import DockerRunner, check_engine

@@ -13,6 +13,7 @@ import pytest
 
 from repro_env.api.doctor import Diagnosis
 from repro_env.sandbox import doctor
+from repro_env.sandbox.docker.runner import DockerRunner
 from repro_env.sandbox.doctor import Directory, Finding, Observations, Step
 from repro_env.schema.run import User
 from tests.parts import need
@@ -50,12 +51,12 @@ def test_alternatives_are_offered_only_if_just_isolation_is_blocked() -> None:
     blocked = machine(until="user namespace", refused={"user namespace": errno.ENOSPC}, max_user_namespaces=0)
     findings = doctor.diagnose(blocked)
     assert get(findings, "user namespace").fix == f"{doctor.ADMINISTRATOR}sysctl -w user.max_user_namespaces=15000"
-    rebuild, docker, host = doctor.alternatives(findings, engine=True)
+    rebuild, docker, host = doctor.alternatives(findings, ["docker"])
     assert ("rebuild" in rebuild, "--runner docker" in docker, "--runner host" in host) == (True, True, True)
-    assert doctor.alternatives(findings, engine=False) == (rebuild, host)
+    assert doctor.alternatives(findings, []) == (rebuild, host)
     full = msgspec.structs.replace(blocked, store=msgspec.structs.replace(DISK, errno=errno.ENOSPC))
     for observations in (machine(), full):
-        assert doctor.alternatives(doctor.diagnose(observations), engine=True) == ()
+        assert doctor.alternatives(doctor.diagnose(observations), ["docker"]) == ()
 
 
 def test_root_without_idmapped_mounts_is_a_fallback() -> None:
@@ -203,7 +204,7 @@ def test_an_unwritable_runs_directory_is_blocked(place: Place) -> None:
 def test_a_missing_engine_does_not_block_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    finding = doctor.find_engine()
+    finding = DockerRunner.find()
     assert (finding.name, finding.state) == ("container engine", "absent")
     assert "the socket does not exist" in finding.text
     assert finding.fix
@@ -213,7 +214,7 @@ def test_a_missing_engine_does_not_block_runs(tmp_path: Path, monkeypatch: pytes
 def test_an_engine_that_answers_is_ok(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", docker())
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    finding = doctor.find_engine()
+    finding = DockerRunner.find()
     assert (finding.name, finding.state, finding.fix) == ("docker engine", "ok", "")
     assert finding.text.startswith("Docker ")
     assert f" at {docker()}" in finding.text

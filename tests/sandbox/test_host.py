@@ -16,6 +16,7 @@ import pytest
 
 from repro_env.sandbox import host, kernel, landlock
 from repro_env.sandbox.host import HostRunner
+from repro_env.sandbox.image import Image
 from repro_env.sandbox.workspace import collect
 from repro_env.schema.environment import Variable
 from repro_env.schema.errors import CommandMissingError, RunError
@@ -41,7 +42,8 @@ def launch(tmp_path: Path) -> Launch:
 
 def start(launch: Launch, tmp_path: Path, *argv: str) -> Outcome:
     """Run a command."""
-    return HostRunner(tmp_path / "snapshot").run(msgspec.structs.replace(launch, argv=argv), directory=tmp_path / "run")
+    image = Image(lambda _: tmp_path / "snapshot", merged=tmp_path, interpreter=sys.executable)
+    return HostRunner(image).run(msgspec.structs.replace(launch, argv=argv), directory=tmp_path / "run")
 
 
 def run(launch: Launch, tmp_path: Path, code: str) -> tuple[int, tuple[str, ...], list[str]]:
@@ -139,13 +141,15 @@ import os, sys; sys.path[:0] = {sys.path!r}
 from pathlib import Path
 from repro_env.schema.run import Launch
 from repro_env.sandbox.host import HostRunner
+from repro_env.sandbox.image import Image
 import msgspec
 launch = msgspec.json.decode({msgspec.json.encode(launch)!r}, type=Launch)
 words = (sys.executable, "-c", "import os, signal; open('out', 'w').write('out'); os.kill(os.getppid(), signal.SIGKILL)")
-HostRunner(Path({str(tmp_path / "snapshot")!r})).run(msgspec.structs.replace(launch, argv=words), directory=Path({str(tmp_path / "run")!r}))
+image = Image(lambda _: Path({str(tmp_path / "snapshot")!r}), merged=Path("/"), interpreter=sys.executable)
+HostRunner(image).run(msgspec.structs.replace(launch, argv=words), directory=Path({str(tmp_path / "run")!r}))
 """
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGKILL
-    host.restore(tmp_path / "run", launch.workspace)
+    HostRunner.restore(tmp_path / "run", launch.run_id, launch.workspace)
     assert collect(tmp_path / "run", tmp_path / "snapshot") == ()
     assert [path.name for path in (tmp_path / "run" / "files").rglob("*") if path.is_file()] == ["out"]
     assert not (tmp_path / "run" / "outside").exists()
@@ -199,9 +203,11 @@ from pathlib import Path
 import msgspec
 from repro_env.schema.run import Launch
 from repro_env.sandbox.host import HostRunner
+from repro_env.sandbox.image import Image
 before = signal.getsignal(signal.SIGTERM)
 launch = msgspec.json.decode(sys.argv[1], type=Launch)
-outcome = HostRunner(Path(sys.argv[2], "snapshot")).run(launch, directory=Path(sys.argv[2], "run"))
+image = Image(lambda _: Path(sys.argv[2], "snapshot"), merged=Path("/"), interpreter=sys.executable)
+outcome = HostRunner(image).run(launch, directory=Path(sys.argv[2], "run"))
 print(outcome.exit_code, signal.getsignal(signal.SIGTERM) == before)
 """
 

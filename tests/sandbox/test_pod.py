@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from repro_env.oci import paths
-from repro_env.sandbox import pod
+from repro_env.sandbox.pod import PodRunner
 from repro_env.schema.errors import RunError
+from repro_env.schema.run import Limits
 from tests.fakes import specs
 
 
@@ -31,7 +32,7 @@ def test_a_container_of_another_image_runs_no_command(
     if marker is not None:
         (tmp_path / "image.json").write_text(marker)
     with pytest.raises(RunError, match="this is not a container of the image") as raised:
-        pod.check(specs.make(tmp_path / "spec", {}))
+        PodRunner.check(specs.make(tmp_path / "spec", {}), Limits())
     assert raised.value.what.endswith(found)
 
 
@@ -39,4 +40,4 @@ def test_a_container_without_the_directories_of_a_job_runs_no_command(tmp_path: 
     monkeypatch.setattr(paths, "MARKER", str(tmp_path / "image.json"))
     (tmp_path / "image.json").write_text(json.dumps({"spec": specs.make(tmp_path / "spec", {}).digest}))
     with pytest.raises(RunError, match="does not have the directories of a job"):
-        pod.check(specs.make(tmp_path / "spec", {}))
+        PodRunner.check(specs.make(tmp_path / "spec", {}), Limits())

@@ -24,8 +24,11 @@ import pytest
 
 from repro_env.io import engine as engines
 from repro_env.oci import paths
-from repro_env.sandbox import gpus, programs
+from repro_env.sandbox import gpus
 from repro_env.sandbox.docker.container import LABEL
+from repro_env.sandbox.programs.apptainer import ApptainerRunner
+from repro_env.sandbox.programs.charliecloud import CharliecloudRunner
+from repro_env.sandbox.programs.runner import ProgramRunner
 from repro_env.schema.run import ImageTree, Launch, Limits, Mount, StandardStreams
 from tests import roots
 from tests.fakes import gpus as fake_gpus
@@ -270,8 +273,8 @@ def first_means(place: Place) -> str:
             assert not engine.client.api.containers(all=True, filters={"label": LABEL})
             return f"engine: {engine.facts.product} {engine.facts.version}"
     if place.way in PROGRAMS:
-        runner = programs.runner_class(place.engine)
-        return f"{runner.program} {runner.find()[1]}"
+        runner: type[ProgramRunner] = CharliecloudRunner if place.way in CHARLIECLOUD else ApptainerRunner
+        return f"{runner.program} {runner.locate()[1]}"
     return f"root: {'overlay' if place.overlay else 'links'}"
 
 

@@ -32,8 +32,8 @@ def tensor_comparer(spec: Spec, options: RunOptions, store: Store) -> CompareTen
 
     def compare(pairs: Sequence[tuple[Path, Path]]) -> tuple[Answer, ...]:
         directories = list(dict.fromkeys(str(path.parent) for pair in pairs for path in pair))
-        on_host = options.runner == "host"
-        paths = {directory: directory if on_host else f"{_WORKSPACE}-{number}" for number, directory in enumerate(directories)}
+        moves = options.traits.moves_mounts
+        paths = {directory: directory if not moves else f"{_WORKSPACE}-{number}" for number, directory in enumerate(directories)}
         wanted = [[f"{paths[str(path.parent)]}/{path.name}" for path in pair] for pair in pairs]
         with store.temp.directory() as temporary:
             notes, directory = temporary / "notes", temporary / "run"

@@ -21,8 +21,9 @@ from repro_env.compare.outputs.tensors import holds_tensors
 from repro_env.compare.traces import comparison, divergence
 from repro_env.io.files import open_regular, read_regular, sha256_of
 from repro_env.runs.records import checkpointstate, ids, pulled, records
-from repro_env.sandbox import host, streams
+from repro_env.sandbox import streams
 from repro_env.sandbox.outputs import locate
+from repro_env.sandbox.runners import runner_class
 from repro_env.schema.errors import RecordError, UsageError
 from repro_env.schema.messages import shorten
 from repro_env.schema.run import End, Mount, Start
@@ -111,7 +112,7 @@ def evidence(directory: Path, start: Start, end: End) -> Evidence:
     Records do not have a time zone. A time without a zone is read in UTC and in the zone of this machine, so it is not
     evidence if the run was in another zone. Raises `RecordError` if the record has no valid times.
     """
-    workspace = host.copy_path(directory, start.source.path) if start.runner == "host" else start.source.path
+    workspace = runner_class(start.runner).project_path(directory, start.source.path)
     names = [(name, "the run's directory") for name in (str(directory), directory.name)]
     names += random_names([output.path for output in end.outputs])
     try:

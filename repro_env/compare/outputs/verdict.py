@@ -8,7 +8,8 @@ from repro_env.compare.outputs.comparison import HEIGHT, File, Kind, Sameness
 from repro_env.sandbox.streams import TYPED
 from repro_env.schema.codec import Frozen
 from repro_env.schema.messages import shorten
-from repro_env.schema.run import UNSEEDED, End, Fact, RunnerName, Start
+from repro_env.schema.run import UNSEEDED, End, Fact, Start
+from repro_env.schema.runners import DEFAULT, RunnerName, traits_of
 
 _NAMED = 3
 
@@ -24,7 +25,7 @@ class Repetition(Frozen, frozen=True, kw_only=True):
     """The names of the GPUs."""
     given: tuple[str, ...] = ()
     """Variables that the user set again, because records do not have values."""
-    runner: RunnerName = "embedded"
+    runner: RunnerName = DEFAULT
     """The runner of the new run."""
     unrecorded: tuple[str, ...] = ()
     """Data that the user mounts and that is not in the record."""
@@ -83,9 +84,9 @@ def predict(start: Start, end: End, new: Repetition) -> Promise:
         risks.append(f"other values of {', '.join(new.given)}, because the record does not have values")
     if new.missing:
         risks.append(f"the run used {shorten(new.missing, 1)}, which is not in the store")
-    if start.runner == "host":
+    if not start.traits.is_isolated:
         risks.append("files outside the source, environment and --data, because runs on the host do not record them")
-    if new.runner == "host":
+    if not traits_of(new.runner).is_isolated:
         risks.append("other files, variables and the network of this machine, because the host runner does not isolate")
         risks.append("absolute paths in binary outputs, because the source is at another path (a private copy)")
     elif start.network:
@@ -98,7 +99,7 @@ def predict(start: Start, end: End, new: Repetition) -> Promise:
     suffix = f"; possible causes of differences: {'; '.join(risks)}" if risks else ""
     if lower:
         return Promise(level="numeric", sentence=f"expected: numeric, not bitwise: {'; '.join(lower)}{suffix}")
-    what = "environment" if "host" in (start.runner, new.runner) else "image"
+    what = "environment" if start.traits.is_live or traits_of(new.runner).is_live else "image"
     return Promise(
         level="bitwise", sentence=f"expected: bitwise identical (same {what}, code, data, seed, threads and CPU type){suffix}"
     )

@@ -42,7 +42,7 @@ def of_image(spec: Spec, options: RunOptions, *, store: Store, tell: Tell) -> Pa
     if (tree := _find(spec, store)) is not None:
         return tree
     with tell.progress(0, "compiling the image's modules, once"):
-        python = _python_of(spec) if options.runner == "embedded" else None
+        python = _python_of(spec) if options.traits.mounts_any_layers else None
         known = None if python is None else _make(python, options, None, store, SILENT)
         return _make(spec, options, known, store, tell)
 

@@ -1,4 +1,4 @@
-"""Check the engine of the Docker runner, and load the image into it."""
+"""Load the image into the engine of the Docker runner."""
 
 from __future__ import annotations
 
@@ -6,20 +6,10 @@ from repro_env.delivery.targets import engine as output
 from repro_env.delivery.targets.engine import Layer
 from repro_env.io import engine as engines
 from repro_env.oci import config, tar
-from repro_env.sandbox.docker.runner import check_engine, ignored_limits
 from repro_env.schema.image import PLAIN, Blob
 from repro_env.schema.progress import Tell
-from repro_env.schema.run import Limits
 from repro_env.schema.spec import Spec
 from repro_env.store.store import Store
-
-
-def check(limits: Limits, tell: Tell) -> None:
-    """Raise `EngineError` unless a container engine that can run images answers. Called before anything is rebuilt."""
-    with engines.connect() as engine:
-        check_engine(engine)
-        for note in ignored_limits(engine, limits):
-            tell(f"not as requested: {note}")
 
 
 def load(spec: Spec, store: Store, tell: Tell) -> None:

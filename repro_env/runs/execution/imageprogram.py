@@ -10,11 +10,10 @@ from pathlib import Path
 from repro_env.io import package
 from repro_env.oci import paths
 from repro_env.runs.start.request import RunOptions
-from repro_env.sandbox import plan, programs
+from repro_env.sandbox import plan, runners
 from repro_env.sandbox.image import Image
 from repro_env.sandbox.runner import Runner
 from repro_env.schema.environment import Variable
-from repro_env.schema.errors import StoreError
 from repro_env.schema.run import Launch, Mount, Outcome, User
 from repro_env.schema.spec import Spec
 from repro_env.store.store import Store
@@ -23,7 +22,7 @@ from repro_env.store.store import Store
 def runner(
     spec: Spec, options: RunOptions, store: Store, *, bytecode: Path | None = None, hidden: Collection[str] | None = None
 ) -> Runner:
-    """Return the runner that `options` name, except the host runner. `hidden` is as in `Runner`."""
+    """Return the runner that `options` name. `hidden` is as in `Runner`."""
     image = Image(
         store.layers.path,
         linked=store.layers.mark,
@@ -31,15 +30,7 @@ def runner(
         interpreter=spec.identity.interpreter.executable,
         bytecode=bytecode,
     )
-    if options.runner == "docker":
-        from repro_env.sandbox.docker.runner import DockerRunner
-
-        return DockerRunner(image, hidden=hidden)
-    if options.runner in programs.NAMES:
-        return programs.runner_class(options.runner)(image, hidden=hidden)
-    from repro_env.sandbox.embedded.runner import EmbeddedRunner
-
-    return EmbeddedRunner(image, hidden=hidden)
+    return runners.runner_class(options.runner)(image, hidden=hidden)
 
 
 def launch(
@@ -75,11 +66,4 @@ def run(
 
     The host runner does not move the launch's files, and mounts no bytecode.
     """
-    if options.runner == "host":
-        from repro_env.sandbox.host import HostRunner
-
-        tree = store.layers.path(launch.snapshot)
-        if tree is None:
-            raise StoreError("this layer is not in the store", where=launch.snapshot, hint="run the command again")
-        return HostRunner(tree).run(launch, directory=directory)
     return runner(spec, options, store, bytecode=bytecode).run(launch, directory=directory)

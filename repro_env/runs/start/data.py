@@ -67,7 +67,7 @@ def collect(
             tell(f"this run does not have the captured data {data.path}")
             continue
         found_mounts.append(Mount(kind="data", source=path, target=data.path))
-        if options.runner == "host":
+        if not options.traits.moves_mounts:
             check_mount(options, spec, found_mounts[-1])
         facts.append(DataFact(source=path, target=data.path, kind="data", digest=data.digest))
     return RunData((*mounts, *found_mounts), tuple(sorted(facts, key=lambda fact: fact.target)))

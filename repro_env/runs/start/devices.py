@@ -16,7 +16,7 @@ def choose(options: RunOptions, spec: Spec) -> tuple[Gpus, str]:
     """
     # The command line has parsed `none` as 0, and `verify` has the number of the record.
     request = gpus.parse(str(options.gpus)) if options.gpus not in (None, 0) else options.gpus
-    if options.runner == "host" and request is not None:
+    if not options.traits.is_isolated and request is not None:
         raise UsageError(f"the host runner uses all GPUs and does not support --gpus {options.gpus}", hint="leave out --gpus")
     captured = [device.name for device in spec.observed.frameworks.devices] or spec.observed.host.gpus
     if request == 0 or (request is None and not captured):
@@ -24,9 +24,9 @@ def choose(options: RunOptions, spec: Spec) -> tuple[Gpus, str]:
     machine = gpus.look(options.environ)
     if request is None and (reason := gpus.absence(machine)):
         return Gpus(), reason
-    if options.runner == "host":
+    if not options.traits.is_isolated:
         return gpus.present(machine), ""
-    if options.member is None or options.runner == "pod":  # each pod has GPUs of its own
+    if options.member is None or options.traits.is_in_container:  # each pod has GPUs of its own
         return gpus.choose("all" if request is None else request, machine), ""
     if request not in (None, "all"):
         hint = "request them from the launcher, for example with srun --gpus-per-task"

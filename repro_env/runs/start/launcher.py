@@ -44,14 +44,14 @@ def find(options: RunOptions) -> tuple[Member, str] | None:
         machines = environ.get("SLURM_STEP_NUM_NODES", "1")
     elif options.run_id is not None and environ.get("WORLD_SIZE", "1") != "1":
         names, key = ("RANK", "WORLD_SIZE", "LOCAL_RANK"), options.run_id
-        machines = environ["WORLD_SIZE"] if options.runner == "pod" else "1"
+        machines = environ["WORLD_SIZE"] if options.traits.is_in_container else "1"
     else:
         return None
     rank, size, local_rank = (_number(name, environ) for name in names)
     if rank >= size:
         hint = "start the processes with srun, or give each one its number from 0"
         raise UsageError(f"the rank {rank} must be less than the number of processes ({size})", where=names[0], hint=hint)
-    if options.runner not in ("embedded", "pod"):
+    if not options.traits.shares_runs:
         hint = "leave out --runner, or start one process with torchrun, which starts the others"
         raise UsageError(f"--runner {options.runner} does not support several processes in a run", hint=hint)
     if machines != "1" and not options.network:

@@ -27,7 +27,7 @@ def announce(inputs: Inputs, tell: Tell) -> None:
     """Print a line about the run, lines that the user should know, and details."""
     options, start = inputs.options, inputs.start
     how = f", image {start.image.removeprefix('sha256:')[:12]}"
-    if options.runner == "host":
+    if options.traits.is_live:
         how = " on the host, without isolation, in a private copy of the source"
     if start.gpus:
         how += f", {start.gpus} GPU{'s' * (start.gpus != 1)}"
@@ -77,7 +77,7 @@ def _source_hint(inputs: Inputs) -> str:
 
 def _is_confined(options: RunOptions) -> bool:
     """Whether the command cannot write to the user's own files."""
-    return options.runner != "host" or landlock.is_available()
+    return options.traits.is_isolated or landlock.is_available()
 
 
 def _details(inputs: Inputs) -> Iterator[str]:
@@ -105,7 +105,7 @@ def _details(inputs: Inputs) -> Iterator[str]:
     if start.passed:
         yield f"variables that the command gets from the host, but not in runs in the image: {shorten(start.passed, ', ')}"
     if not options.network:
-        network = "no network" if options.runner != "host" else "network of the host"
+        network = "no network" if options.traits.has_own_network else "network of the host"
         yield f"{network}; W&B and Hugging Face are set to offline mode (to change this: --network)"
 
 
@@ -113,7 +113,7 @@ def _unseen(inputs: Inputs) -> Iterator[str]:
     """Yield a line that names what is in the directory, or what its symlinks lead to, and is not in the run."""
     workspace, mounts = inputs.launch.workspace, [mount.target for mount in inputs.launch.mounts]
     unseen = [(path, text) for path, text in inputs.start.source.unseen.items() if not is_below(path, *mounts)]
-    if inputs.options.runner == "host":  # it can read the paths of this machine
+    if not inputs.options.traits.is_isolated:  # it can read the paths of this machine
         unseen = [(path, text) for path, text in unseen if is_below(path, workspace)]
     if unseen:
         path = unseen[0][0]

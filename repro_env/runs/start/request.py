@@ -28,11 +28,11 @@ from repro_env.schema.run import (
     Mode,
     Mount,
     Ranks,
-    RunnerName,
     StandardStreams,
     Start,
     User,
 )
+from repro_env.schema.runners import DEFAULT, RunnerName, Traits, traits_of
 from repro_env.schema.spec import Spec
 
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
@@ -50,7 +50,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The caller's working directory, absolute."""
     environ: Mapping[str, str]
     """The caller's environment variables."""
-    runner: RunnerName = "embedded"
+    runner: RunnerName = DEFAULT
     data: tuple[tuple[str, str], ...] = ()
     """(SRC, DST) as typed; DST is empty if it was not given."""
     checkpoints: tuple[tuple[str, str], ...] = ()
@@ -90,6 +90,11 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Forward what the command prints to stdout and stderr."""
     streams: StandardStreams | None = None
     """The standard streams of another run, to connect those of this one in the same way; None for streams like those of the caller."""
+
+    @property
+    def traits(self) -> Traits:
+        """The traits of the runner."""
+        return traits_of(self.runner)
 
 
 def variables_of(options: RunOptions) -> tuple[Variable, ...]:
@@ -177,7 +182,7 @@ def mounts_of(options: RunOptions, spec: Spec, here: Path, tell: Tell) -> tuple[
             mounts.append(
                 Mount(kind=kind, source=str(absolute.resolve()), target=target.rstrip("/") or os.path.normpath(here / source))
             )
-    if options.runner == "host":
+    if not options.traits.moves_mounts:
         for mount in mounts:
             check_mount(options, spec, mount)
     else:
@@ -234,7 +239,7 @@ def streams_of(options: RunOptions) -> StandardStreams:
     if options.streams is not None:
         return options.streams
     facts = streams.of_caller(prints=options.output)
-    if options.runner == "host":
+    if options.traits.passes_environment:
         sizes = ((name, options.environ.get(name, "")) for name in SIZES)
         facts = msgspec.structs.replace(
             facts, variables=tuple((name, int(size)) for name, size in sizes if _SIZE.fullmatch(size))
@@ -251,7 +256,7 @@ def streams_to_repeat(start: Start, end: End | None) -> StandardStreams | None:
 
 def caller_variables_of(options: RunOptions) -> tuple[Variable, ...]:
     """Return the caller's variables that the command gets: TERM in the image, all but the replayed ones on the host."""
-    if options.runner != "host":
+    if not options.traits.passes_environment:
         term = term_of(options.environ)
         return (Variable(name="TERM", value=term),) if term else ()
     # Replayed variables have their captured value or are unset, as in the image.
@@ -264,7 +269,7 @@ def caller_variables_of(options: RunOptions) -> tuple[Variable, ...]:
 
 def host_variables_of(options: RunOptions, spec: Spec, launch: Launch) -> tuple[str, ...]:
     """Return the names of the caller's variables that the command has only because it runs on the host, not in the image."""
-    if options.runner != "host":
+    if not options.traits.passes_environment:
         return ()
     explained = {variable.name for variable in (*spec.identity.config.env, *variables_of(options))}
     launched = values_of(launch.env)

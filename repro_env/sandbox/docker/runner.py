@@ -11,8 +11,12 @@ The engine only starts the container and removes it at its end. If this process 
 from __future__ import annotations
 
 import contextlib
+import io
+import json
 import os
-from collections.abc import Collection, Mapping
+import secrets
+import tarfile
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +24,17 @@ from repro_env.io import engine as engines
 from repro_env.io.engine import Engine
 from repro_env.sandbox import command, handover, mounts, session, workspace
 from repro_env.sandbox.docker import container
+from repro_env.sandbox.doctor import Finding
 from repro_env.sandbox.image import Image, image_means
-from repro_env.sandbox.runner import Runner, outcome
+from repro_env.sandbox.runner import Runner
 from repro_env.sandbox.streams import Streams
 from repro_env.schema import redact
 from repro_env.schema.errors import EngineError
 from repro_env.schema.run import Launch, Limits, Outcome
+from repro_env.schema.spec import Spec
 
+_TIMEOUT = 5.0
+"""Seconds to wait for an answer of an engine that nobody has asked for."""
 _SECOND_TRY = 30.0
 """Seconds that a container may run that is started again to see why it ends."""
 
@@ -34,15 +42,56 @@ _SECOND_TRY = 30.0
 class DockerRunner(Runner):
     """Runs a launch in a container of a local engine, which passed `check_engine`."""
 
+    name = "docker"
+
     def __init__(self, image: Image, *, address: str = "", hidden: Collection[str] | None = None) -> None:
         """Set up a runner. `address`: of the engine; by default the engine that Docker's commands would use."""
-        super().__init__(hidden=hidden)
-        self._image = image
+        super().__init__(image, hidden=hidden)
         self._address = address
+
+    @classmethod
+    def find(cls) -> Finding:
+        """See `Runner`."""
+        name = "container engine"
+        try:
+            with engines.connect(timeout=_TIMEOUT) as engine:
+                facts = engine.facts
+                name = f"{facts.product.lower()} engine"
+                check_engine(engine)
+                return Finding(name=name, state="ok", text=f"{facts.product} {facts.version} at {engine.address}")
+        except EngineError as error:
+            text = f"{error.what} ({error.where}); only --runner docker and --output docker: need an engine"
+            return Finding(name=name, state="absent", text=text, fix=error.hint)
+
+    @classmethod
+    def check(cls, spec: Spec, requested: Limits) -> tuple[str, ...]:  # noqa: ARG003
+        """See `Runner`. The engine enforces the limits."""
+        with engines.connect() as engine:
+            check_engine(engine)
+            return tuple(ignored_limits(engine, requested))
+
+    @classmethod
+    @contextlib.contextmanager
+    def tiny_image(cls, tree: Path, digest: str) -> Iterator[str]:  # noqa: ARG003
+        """See `Runner`. The engine has the image as long as the block runs."""
+        archive = io.BytesIO()
+        with tarfile.open(fileobj=archive, mode="w") as tar:
+            tar.add(tree, arcname="/")
+        with engines.connect() as engine:
+            with engine.talk("import a tiny image"):
+                lines = engine.client.api.import_image_from_data(
+                    archive.getvalue(), changes=[f"LABEL repro-env-doctor={secrets.token_hex(8)}"]
+                )
+            image = str(json.loads(lines.splitlines()[-1])["status"])
+            try:
+                yield image
+            finally:
+                with engine.talk("remove the tiny image"):
+                    engine.client.api.remove_image(image, force=True)
 
     def run(self, launch: Launch, *, directory: Path) -> Outcome:
         """See `Runner`. Also raises `EngineError`."""
-        self._image.prepare(launch, directory)
+        self.prepare(launch, directory)
         with contextlib.ExitStack() as stack:
             engine = stack.enter_context(engines.connect(self._address))
             streams = Streams(directory, self._hidden, stack, launch.streams, replace_stdin=True)
@@ -78,7 +127,7 @@ class DockerRunner(Runner):
         # For example, that the engine ignores a limit because the kernel does not support it.
         means += [redact.line(f"engine: {warning}") for warning in created.get("Warnings") or ()]
         means += [*image_means(self._image, launch), *result.notes]
-        return outcome(result.code, "docker", means, starved=starved, interrupted=result.interrupted, timed_out=result.timed_out)
+        return self.outcome(result.code, means, starved=starved, interrupted=result.interrupted, timed_out=result.timed_out)
 
 
 def ignored_limits(engine: Engine, limits: Limits) -> list[str]:

@@ -20,7 +20,7 @@ from repro_env.sandbox.embedded.joined import JoinedStage, Neighbours
 from repro_env.sandbox.embedded.stage import Stage
 from repro_env.sandbox.embedded.supervisor import supervise
 from repro_env.sandbox.image import Image, image_means
-from repro_env.sandbox.runner import Runner, outcome
+from repro_env.sandbox.runner import Runner
 from repro_env.sandbox.streams import Streams
 from repro_env.schema.errors import SandboxError
 from repro_env.schema.run import Launch, Outcome
@@ -29,16 +29,17 @@ from repro_env.schema.run import Launch, Outcome
 class EmbeddedRunner(Runner):
     """Runs a launch on this machine."""
 
+    name = "embedded"
+
     def __init__(self, image: Image, *, overlay: bool = True, hidden: Collection[str] | None = None) -> None:
         """Set up a runner. Without `overlay`, the image is a tree of links, as on kernels that refuse overlay."""
-        super().__init__(hidden=hidden)
-        self._image = image
+        super().__init__(image, hidden=hidden)
         self._overlay = overlay
 
     def run(self, launch: Launch, *, directory: Path) -> Outcome:
         """See `Runner`."""
         directory = directory.resolve()
-        self._image.prepare(launch, directory)
+        self.prepare(launch, directory)
         with contextlib.ExitStack() as stack:
             streams = Streams(workspace.logs_directory(launch, directory), self._hidden, stack, launch.streams)
             has_starved = memory.watch_oom_kills()
@@ -59,9 +60,7 @@ class EmbeddedRunner(Runner):
                 raise doctor.explain(error, self._image.store, directory) from None
             starved = has_starved() or group.has_starved
         means = [*stage.means, *image_means(self._image, launch), stage.user, *group.notes, *result.notes]
-        return outcome(
-            result.code, "embedded", means, starved=starved, interrupted=result.interrupted, timed_out=result.timed_out
-        )
+        return self.outcome(result.code, means, starved=starved, interrupted=result.interrupted, timed_out=result.timed_out)
 
     def _stage(
         self, launch: Launch, directory: Path, streams: Streams, stack: contextlib.ExitStack

@@ -16,22 +16,24 @@ import os
 import pwd
 import shutil
 import signal
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, NoReturn
 
 from repro_env.io import process
 from repro_env.oci import paths
 from repro_env.sandbox import command, handover, limits, memory, mounts, session, workspace
+from repro_env.sandbox.doctor import Finding
 from repro_env.sandbox.embedded import firstprocess
-from repro_env.sandbox.image import Image, Mounts, find_in_image, image_means
+from repro_env.sandbox.image import Mounts, find_in_image, image_means
 from repro_env.sandbox.limits import Group
-from repro_env.sandbox.runner import Runner, outcome
+from repro_env.sandbox.runner import Runner
 from repro_env.sandbox.streams import Streams
 from repro_env.schema import redact
 from repro_env.schema.codec import Frozen
 from repro_env.schema.errors import SandboxError
-from repro_env.schema.run import Isolation, Launch, Outcome
+from repro_env.schema.run import Launch, Limits, Outcome
+from repro_env.schema.spec import Spec
 
 _ROOT = "image"
 """Directory with the root of the container, in the run's directory for what is not an output."""
@@ -54,17 +56,11 @@ class Container(Frozen, frozen=True, kw_only=True):
 class ProgramRunner(Runner):
     """Runs a launch in a container that a program makes."""
 
-    name: ClassVar[Isolation]
     program: ClassVar[str]
     package: ClassVar[str]
     """How to get the program."""
     etc_files: ClassVar[tuple[str, ...]] = ()
     """Files of `/etc` that the program itself binds. Without them in the root, it mounts ours writable."""
-
-    def __init__(self, image: Image, *, hidden: Collection[str] | None = None) -> None:
-        """Set up a runner."""
-        super().__init__(hidden=hidden)
-        self._image = image
 
     @abc.abstractmethod
     def container(self, launch: Launch, binds: Mounts, root: Path, scratch: Path) -> Container:
@@ -74,7 +70,22 @@ class ProgramRunner(Runner):
         """
 
     @classmethod
-    def find(cls) -> tuple[str, str]:
+    def find(cls) -> Finding:
+        """See `Runner`."""
+        try:
+            path, version = cls.locate()
+        except SandboxError as error:
+            return Finding(name=cls.name, state="absent", text=f"{error.what}; only --runner {cls.name} needs it", fix=error.hint)
+        return Finding(name=cls.name, state="ok", text=f"{cls.program} {version} at {path}")
+
+    @classmethod
+    def check(cls, spec: Spec, requested: Limits) -> tuple[str, ...]:
+        """See `Runner`."""
+        cls.locate()
+        return super().check(spec, requested)
+
+    @classmethod
+    def locate(cls) -> tuple[str, str]:
         """The path of the program, and its version. Raises `SandboxError`."""
         path = shutil.which(cls.program)
         if path is None:
@@ -88,9 +99,9 @@ class ProgramRunner(Runner):
 
     def run(self, launch: Launch, *, directory: Path) -> Outcome:
         """See `Runner`."""
-        program, version = self.find()
+        program, version = self.locate()
         directory = directory.resolve()
-        self._image.prepare(launch, directory)
+        self.prepare(launch, directory)
         with contextlib.ExitStack() as stack:
             scratch = directory / workspace.SCRATCH
             log, control = scratch / "program.log", scratch / "control"
@@ -128,7 +139,7 @@ class ProgramRunner(Runner):
             *group.notes,
             *result.notes,
         ]
-        return outcome(result.code, self.name, means, starved=starved, interrupted=result.interrupted, timed_out=result.timed_out)
+        return self.outcome(result.code, means, starved=starved, interrupted=result.interrupted, timed_out=result.timed_out)
 
     def _failure(self, log: Path) -> SandboxError:
         """The error for a container that ended before `init.py` ran."""
