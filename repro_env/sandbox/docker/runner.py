@@ -34,7 +34,7 @@ from repro_env.schema.run import Launch, Limits, Outcome
 from repro_env.schema.spec import Spec
 
 _TIMEOUT = 5.0
-"""Seconds to wait for an answer of an engine that nobody has asked for."""
+"""Seconds in which `doctor` waits for the answer of an engine."""
 _SECOND_TRY = 30.0
 """Seconds that a container may run that is started again to see why it ends."""
 
