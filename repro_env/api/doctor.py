@@ -9,7 +9,7 @@ from repro_env.sandbox import doctor, runners, trial
 from repro_env.sandbox.doctor import Finding, Observations
 from repro_env.schema.codec import Frozen
 from repro_env.schema.errors import PlatformError, UsageError
-from repro_env.schema.runners import DEFAULT, RunnerName, choices
+from repro_env.schema.runners import CHOICES, DEFAULT, RunnerName
 
 
 class Diagnosis(Frozen, frozen=True, kw_only=True):
@@ -39,7 +39,7 @@ def examine(store: Path, runs: Path) -> Diagnosis:
         run = Finding(name="run", state="ok", text="a tiny run starts and ends")
         findings = (*findings, trial.try_run(runners.runner_class(DEFAULT), run, store, runs))
     others: dict[RunnerName, Finding] = {}
-    for runner in map(runners.runner_class, choices()):
+    for runner in map(runners.runner_class, CHOICES):
         if (found := runner.find()) is not None:
             others[runner.name] = trial.try_run(runner, found, store, runs)
     working = tuple(name for name, finding in others.items() if finding.state == "ok")

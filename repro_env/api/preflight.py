@@ -23,7 +23,7 @@ from repro_env.sandbox import gpus as sandbox_gpus
 from repro_env.schema.errors import MachineError
 from repro_env.schema.progress import Tell
 from repro_env.schema.run import GpuFact
-from repro_env.schema.runners import DEFAULT, RunnerName, traits_of
+from repro_env.schema.runners import DEFAULT, TRAITS, RunnerName
 from repro_env.schema.spec import Spec
 from repro_env.store.store import Store
 
@@ -52,7 +52,7 @@ def examine(
 
     `gpus`: those that the run uses. `absence`: why there are none. `replays_threads`: whether it uses the captured numbers of threads.
     """
-    host, traits = machine.host(), traits_of(runner)
+    host, traits = machine.host(), TRAITS[runner]
     nvidia = nvml.read() if gpus else Nvidia()
     facts = Machine(
         architecture=ARCHITECTURES.get(host.machine, host.machine),

@@ -33,7 +33,7 @@ from repro_env.sandbox.session import hold_signal
 from repro_env.schema.errors import ReproEnvError, UsageError
 from repro_env.schema.progress import Tell
 from repro_env.schema.run import UNSEEDED, End, EngineName, Ids, Limits, Mode, Ranks
-from repro_env.schema.runners import DEFAULT, RunnerName, help_text
+from repro_env.schema.runners import DEFAULT, HELP, RunnerName
 
 
 def command(
@@ -103,7 +103,7 @@ def command(
     frozen: Annotated[bool, flag("--frozen", "Run the captured code, not the current code.")] = False,
     runner: Annotated[
         RunnerName | None,
-        value("NAME", help_text()),
+        value("NAME", f"{HELP}."),
     ] = None,
     gpus: Annotated[
         str | None,

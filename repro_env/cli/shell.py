@@ -10,7 +10,7 @@ from repro_env.cli import exec as exec_command
 from repro_env.cli import submission
 from repro_env.cli.ui import messages
 from repro_env.schema.errors import UsageError
-from repro_env.schema.runners import DEFAULT, traits_of
+from repro_env.schema.runners import DEFAULT, TRAITS
 from repro_env.store.store import Store
 
 
@@ -31,7 +31,7 @@ class Command(exec_command.SimilarCommand):
         """Open the shell. Returns its exit code. Raises `ReproEnvError`."""
         if command:
             raise UsageError("`shell` does not accept a command", hint=f"use `repro-env exec {command[0]}`")
-        if traits_of(options["runner"] or DEFAULT).is_live:
+        if TRAITS[options["runner"] or DEFAULT].is_live:
             raise UsageError("`shell` does not support --runner host", hint="use your own shell with the environment active")
         store = Store.open()
         with store.temp.directory() as temporary:

@@ -33,7 +33,7 @@ from repro_env.compare.outputs.ignorefile import Accepted
 from repro_env.compare.outputs.verdict import Verdict
 from repro_env.runs.records import verdicts
 from repro_env.schema.errors import ReproEnvError, UsageError
-from repro_env.schema.runners import RunnerName, choices
+from repro_env.schema.runners import CHOICES, RunnerName
 
 _SHOWN = 10
 """Files of one kind, and texts for --ignore, that are shown without --all."""
@@ -83,7 +83,7 @@ def command(
         RunnerName | None,
         value(
             "NAME",
-            f"Use this runner of `repro-env exec`: {', '.join(choices())}. "
+            f"Use this runner of `repro-env exec`: {', '.join(CHOICES)}. "
             "Default: the recorded runner, but embedded for a run on the host.",
         ),
     ] = None,

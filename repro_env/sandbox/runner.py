@@ -15,7 +15,7 @@ from repro_env.sandbox import limits
 from repro_env.sandbox.doctor import Finding
 from repro_env.sandbox.image import Image
 from repro_env.schema.run import Launch, Limits, Outcome
-from repro_env.schema.runners import RunnerName, traits_of
+from repro_env.schema.runners import TRAITS, RunnerName
 from repro_env.schema.spec import Spec
 
 
@@ -80,7 +80,7 @@ class Runner(abc.ABC):
             signal=max(0, -code),
             interrupted=interrupted,
             out_of_memory=starved and code != 0,
-            isolation=cls.name if traits_of(cls.name).is_isolated else "none",
+            isolation=cls.name if TRAITS[cls.name].is_isolated else "none",
             means=tuple(means),
             timed_out=timed_out,
         )

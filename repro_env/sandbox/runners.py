@@ -1,35 +1,23 @@
-"""Find the class of a runner by its name: the only place that knows which class that is. Modules of runners are slow to import."""
+"""Find the class of a runner by its name. Nothing else knows which class that is, and nothing is imported that a run does not need."""
 
 from __future__ import annotations
+
+import pkgutil
 
 from repro_env.sandbox.runner import Runner
 from repro_env.schema.runners import RunnerName
 
+_CLASSES: dict[RunnerName, str] = {
+    "embedded": "embedded.runner:EmbeddedRunner",
+    "docker": "docker.runner:DockerRunner",
+    "charliecloud": "programs.charliecloud:CharliecloudRunner",
+    "apptainer": "programs.apptainer:ApptainerRunner",
+    "host": "host:HostRunner",
+    "pod": "pod:PodRunner",
+}
+
 
 def runner_class(name: RunnerName) -> type[Runner]:
     """Return the class of a runner."""
-    match name:
-        case "embedded":
-            from repro_env.sandbox.embedded.runner import EmbeddedRunner
-
-            return EmbeddedRunner
-        case "docker":
-            from repro_env.sandbox.docker.runner import DockerRunner
-
-            return DockerRunner
-        case "charliecloud":
-            from repro_env.sandbox.programs.charliecloud import CharliecloudRunner
-
-            return CharliecloudRunner
-        case "apptainer":
-            from repro_env.sandbox.programs.apptainer import ApptainerRunner
-
-            return ApptainerRunner
-        case "host":
-            from repro_env.sandbox.host import HostRunner
-
-            return HostRunner
-        case "pod":
-            from repro_env.sandbox.pod import PodRunner
-
-            return PodRunner
+    found: type[Runner] = pkgutil.resolve_name(f"repro_env.sandbox.{_CLASSES[name]}")
+    return found

@@ -11,7 +11,7 @@ from msgspec import field
 from repro_env.schema.artifact import Size
 from repro_env.schema.codec import Frozen
 from repro_env.schema.environment import Variable
-from repro_env.schema.runners import Isolation, RunnerName, Traits, traits_of
+from repro_env.schema.runners import TRAITS, Isolation, RunnerName, Traits
 from repro_env.schema.spec import Seed
 from repro_env.schema.text import AbsPath, Digest, EnvName, FilePath, Line, RelPath, Word
 
@@ -379,7 +379,7 @@ class Start(Frozen, frozen=True, kw_only=True):
     @property
     def traits(self) -> Traits:
         """The traits of the runner."""
-        return traits_of(self.runner)
+        return TRAITS[self.runner]
 
     @property
     def command_line(self) -> str:

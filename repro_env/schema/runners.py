@@ -5,7 +5,7 @@ A new runner needs a name and a row here, a class in `sandbox`, and a line in `s
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal
 
 from repro_env.schema.codec import Frozen
 
@@ -45,42 +45,21 @@ class Traits(Frozen, frozen=True, kw_only=True):
     """This process is already in a container of the image, alone. A job has started it, and users do not choose this runner."""
 
 
-_TRAITS: dict[RunnerName, Traits] = {
+TRAITS: dict[RunnerName, Traits] = {
     "embedded": Traits(text="run in the image", mounts_any_layers=True, shares_runs=True, starts_in_jobs=True),
     "docker": Traits(text="run in a container of Docker or Podman", keeps_images=True),
     "charliecloud": Traits(text="let ch-run start the image", starts_in_jobs=True),
     "apptainer": Traits(text="let apptainer start the image", starts_in_jobs=True),
     "host": Traits(
-        text="run in the live environment, without isolation, with a private copy of the source",
-        is_isolated=False,
-        is_live=True,
-        needs_image=False,
-        has_own_root=False,
-        moves_mounts=False,
-        has_own_network=False,
-        passes_environment=True,
+        text="run in the live environment, without isolation, with a private copy of the source", is_isolated=False, is_live=True,
+        needs_image=False, has_own_root=False, moves_mounts=False, has_own_network=False, passes_environment=True,
     ),
     "pod": Traits(
-        text="run in this container, as jobs of Kubernetes do",
-        needs_image=False,
-        has_own_root=False,
-        shares_runs=True,
+        text="run in this container, as jobs of Kubernetes do", needs_image=False, has_own_root=False, shares_runs=True,
         is_in_container=True,
     ),
-}
-
-
-def traits_of(name: RunnerName) -> Traits:
-    """Return the traits of a runner."""
-    return _TRAITS[name]
-
-
-def choices() -> tuple[RunnerName, ...]:
-    """Return the names that users can choose from."""
-    return tuple(name for name in get_args(RunnerName) if not _TRAITS[name].is_in_container)
-
-
-def help_text() -> str:
-    """Return what each runner does, for the help of an option."""
-    texts = {name: f"{name}{' (default)' * (name == DEFAULT)}" for name in get_args(RunnerName)}
-    return ". ".join(f"{texts[name]}: {_TRAITS[name].text}" for name in texts) + "."
+}  # fmt: skip
+CHOICES = tuple(name for name in TRAITS if not TRAITS[name].is_in_container)
+"""Those that users can choose."""
+HELP = ". ".join(f"{name}{' (default)' * (name == DEFAULT)}: {traits.text}" for name, traits in TRAITS.items())
+"""What each runner does, for the help of an option."""

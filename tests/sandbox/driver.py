@@ -15,7 +15,7 @@ from repro_env.sandbox.runners import runner_class
 from repro_env.sandbox.workspace import collect
 from repro_env.schema.errors import ReproEnvError
 from repro_env.schema.run import Launch, Outcome
-from repro_env.schema.runners import RunnerName, choices
+from repro_env.schema.runners import CHOICES, RunnerName
 
 HIDDEN = ("of-this-very-run",)
 """Secret values that must not be in the logs."""
@@ -42,7 +42,7 @@ class Answer(msgspec.Struct):
 def run(plan: Plan, layer: Callable[[str], Path | None], store: Path, directory: Path) -> Outcome:
     image = Image(layer, merged=store / "merged", interpreter="/bin/python")
     runner: Runner = EmbeddedRunner(image, overlay=plan.overlay, hidden=HIDDEN)
-    if plan.engine in choices():
+    if plan.engine in CHOICES:
         runner = runner_class(msgspec.convert(plan.engine, RunnerName))(image, hidden=HIDDEN)
     elif plan.engine:
         from repro_env.io import engine as engines

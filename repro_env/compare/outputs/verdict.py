@@ -9,7 +9,7 @@ from repro_env.sandbox.streams import TYPED
 from repro_env.schema.codec import Frozen
 from repro_env.schema.messages import shorten
 from repro_env.schema.run import UNSEEDED, End, Fact, Start
-from repro_env.schema.runners import DEFAULT, RunnerName, traits_of
+from repro_env.schema.runners import DEFAULT, TRAITS, RunnerName
 
 _NAMED = 3
 
@@ -86,7 +86,7 @@ def predict(start: Start, end: End, new: Repetition) -> Promise:
         risks.append(f"the run used {shorten(new.missing, 1)}, which is not in the store")
     if not start.traits.is_isolated:
         risks.append("files outside the source, environment and --data, because runs on the host do not record them")
-    if not traits_of(new.runner).is_isolated:
+    if not TRAITS[new.runner].is_isolated:
         risks.append("other files, variables and the network of this machine, because the host runner does not isolate")
         risks.append("absolute paths in binary outputs, because the source is at another path (a private copy)")
     elif start.network:
@@ -99,7 +99,7 @@ def predict(start: Start, end: End, new: Repetition) -> Promise:
     suffix = f"; possible causes of differences: {'; '.join(risks)}" if risks else ""
     if lower:
         return Promise(level="numeric", sentence=f"expected: numeric, not bitwise: {'; '.join(lower)}{suffix}")
-    what = "environment" if start.traits.is_live or traits_of(new.runner).is_live else "image"
+    what = "environment" if start.traits.is_live or TRAITS[new.runner].is_live else "image"
     return Promise(
         level="bitwise", sentence=f"expected: bitwise identical (same {what}, code, data, seed, threads and CPU type){suffix}"
     )

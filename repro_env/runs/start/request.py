@@ -32,7 +32,7 @@ from repro_env.schema.run import (
     Start,
     User,
 )
-from repro_env.schema.runners import DEFAULT, RunnerName, Traits, traits_of
+from repro_env.schema.runners import DEFAULT, TRAITS, RunnerName, Traits
 from repro_env.schema.spec import Spec
 
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
@@ -94,7 +94,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def traits(self) -> Traits:
         """The traits of the runner."""
-        return traits_of(self.runner)
+        return TRAITS[self.runner]
 
 
 def variables_of(options: RunOptions) -> tuple[Variable, ...]:
