@@ -145,7 +145,10 @@ class Types:
             parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
             name = ast.unparse(node.value)
             if name == "Literal":
-                return ", ".join(f"`{ast.literal_eval(part)}`" for part in parts)
+                values = (
+                    self.words(part, module) if isinstance(part, ast.Name) else f"`{ast.literal_eval(part)}`" for part in parts
+                )
+                return ", ".join(values)
             inside = [self.words(part, module) for part in parts if ast.unparse(part) != "..."]
             return f"object: {inside[0]} -> {inside[1]}" if name == "dict" else f"list of {' and '.join(inside)}"
         name = ast.unparse(node)
