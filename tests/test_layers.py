@@ -144,3 +144,13 @@ def test_what_is_imported_is_a_dependency(path: Path) -> None:
     allowed = {*(BINDINGS.get(each, each) for each in names), "repro_env", "tomllib", *sys.stdlib_module_names}
     for module in imported(path):
         assert module.split(".")[0] in allowed, f"{name(path)} imports {module}, which pyproject.toml does not name"
+
+
+def test_no_test_module_imports_another() -> None:
+    """What several test modules use is in a module that has no tests, where it is found and cannot be collected twice."""
+    for path in Path(__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                source = node.module or "" if isinstance(node, ast.ImportFrom) else ""
+                words = [word for module in (source, *(alias.name for alias in node.names)) for word in module.split(".")]
+                assert not [word for word in words if word.startswith("test_")], f"{path}:{node.lineno}"

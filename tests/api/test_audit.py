@@ -11,17 +11,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from repro_env.api import audit
 from repro_env.api.audit import Audit
 from repro_env.api.execute import FinishedRun
 from repro_env.runs.records import annotation, records, verdicts
 from repro_env.sandbox import outputs
 from repro_env.schema import codec
 from repro_env.schema.artifact import TreeBlob
-from repro_env.schema.progress import Silent
 from repro_env.schema.run import DataFact, Launch, Parent
 from repro_env.store.store import Store
-from tests.api.test_execute import Fake, Place, Work, writes
+from tests.api.audits import drop_image, rewrite, run_audit
+from tests.api.place import Fake, Place, Work, writes
 from tests.environment.conftest import Git, git  # noqa: F401
 from tests.fakes import specs
 from tests.fakes.rights import file_modes_obeyed
@@ -30,11 +29,6 @@ from tests.fakes.rights import file_modes_obeyed
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
-
-
-def run_audit(place: Place, *words: str, runs: Path | None = None, store: Store | None = None, ask: bool = False) -> Audit:
-    directory = runs or place.project / "runs"
-    return audit.audit(directory, words, here=place.project, store=store or place.store, ask=ask, tell=Silent())
 
 
 def findings(done: Audit) -> list[tuple[str, str, str]]:
@@ -52,21 +46,10 @@ def run(place: Place, *, parents: tuple[Parent, ...] = (), **options: object) ->
     return done
 
 
-def rewrite(path: Path, data: bytes) -> None:
-    path.chmod(0o644)
-    path.write_bytes(data)
-
-
 def digest(path: Path) -> str:
     sha256 = outputs.digest(path)
     assert sha256 is not None
     return sha256
-
-
-def drop_image(place: Place) -> None:
-    (place.store.root / "images" / place.spec.expected.image_id.removeprefix("sha256:")).unlink()
-    for layer in place.spec.expected.layers:
-        place.store.layers.discard(layer.diff_id)
 
 
 def test_complete_runs_have_no_findings(place: Place, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from repro_env.schema.progress import Silent
 from repro_env.schema.spec import Spec
 from repro_env.specs.argument import Opened
 from repro_env.store.store import Store
-from tests.api.test_store import flip, layer_file, remove, truncate
+from tests.api.damage import flip, layer_file, remove, truncate
 from tests.fakes import specs, wheels
 from tests.fakes.index import Index
 

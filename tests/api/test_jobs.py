@@ -20,8 +20,8 @@ from repro_env.runs.records.submissions import Submission, Submitted
 from repro_env.schema.errors import RecordError
 from repro_env.schema.progress import Silent
 from repro_env.schema.run import Job
-from tests.runs.records.test_records import end, recorded, start
-from tests.runs.records.test_submissions import submitted
+from tests.runs.records.examples import end, recorded, start
+from tests.runs.records.jobs import submitted
 
 PENDING = State(phase="pending", text="pending (Resources)")
 RUNNING = State(phase="running", text="running")

@@ -1,11 +1,9 @@
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -14,14 +12,12 @@ import pytest
 from repro_env.api.lineage import Answer, lineage
 from repro_env.runs.records import checkpointstate, ids, records
 from repro_env.runs.records.checkpointstate import CheckpointFile
-from repro_env.runs.records.records import Run
-from repro_env.sandbox import outputs
 from repro_env.schema.errors import DataError, RecordError, UsageError
 from repro_env.schema.run import DataFact, Parent
 from repro_env.store.store import Store
+from tests.api.families import checkpoint, made, parent, sha256_hex
 from tests.parts import need
-from tests.runs.records.test_checkpointmanifest import MANIFEST, write_manifest
-from tests.runs.records.test_records import end, start
+from tests.runs.records.examples import end, start
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,50 +25,6 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     return Store.open(tmp_path / "store")
-
-
-def made(
-    runs: Path,
-    number: int,
-    files: dict[str, str],
-    *,
-    parents: Iterable[Parent] = (),
-    data: Iterable[DataFact] = (),
-    over: bool = True,
-) -> Run:
-    """Record a run that wrote these files, in a millisecond of its own."""
-    run_id = ids.uuid7(number, number.to_bytes(10, "big"))
-    recording = records.begin(runs, f"20260701T1015{number % 60:02}Z-train-{ids.short(run_id)}")
-    for name, text in files.items():
-        path = recording.directory / "files" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    recording.start(msgspec.structs.replace(start(run_id), parents=tuple(parents), data=tuple(data)))
-    if over:
-        written_files = outputs.collect(recording.directory / "files").outputs
-        recording.finish(msgspec.structs.replace(end(run_id), outputs=written_files, start=recording.start_digest))
-    recording.close()
-    return records.read(recording.directory)
-
-
-def parent(run: Run, how: str = "resumed") -> Parent:
-    data = (run.directory / "end.json").read_bytes()
-    return Parent(id=run.start.id, record=f"sha256:{hashlib.sha256(data).hexdigest()}", how=how)  # type: ignore[arg-type]
-
-
-def sha256_hex(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def checkpoint(directory: Path, run: str, files: dict[str, str], resumed_from: str = "") -> Path:
-    """Write a checkpoint's directory, as `repro_env.checkpoint` does."""
-    directory.mkdir(parents=True)
-    for name, text in files.items():
-        (directory / name).write_text(text)
-    listed = {name: {"sha256": sha256_hex(text), "size": len(text)} for name, text in files.items()}
-    parent = {"run": resumed_from, "path": "/c", "sha256": sha256_hex("manifest"), "step": 1} if resumed_from else None
-    write_manifest(directory, {**MANIFEST, "run": run, "files": listed, "parent": parent})
-    return directory
 
 
 def ask(word: object, store: Store, *, here: Path | None = None, runs: Path | None = None) -> Answer:

@@ -14,7 +14,7 @@ from repro_env.sandbox import outputs, workspace
 from repro_env.schema.errors import RecordError
 from repro_env.schema.progress import Silent
 from repro_env.store.store import Store
-from tests.runs.records.test_records import end, recorded, start
+from tests.runs.records.examples import end, recorded, start
 from tests.sandbox import launches
 
 

@@ -25,7 +25,7 @@ from repro_env.schema.run import Parent
 from repro_env.store.specs import archive
 from repro_env.store.store import Store
 from tests.fakes.messages import Messages
-from tests.runs.records.test_records import end, recorded, start
+from tests.runs.records.examples import end, recorded, start
 
 
 @pytest.fixture

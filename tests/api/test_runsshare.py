@@ -26,7 +26,7 @@ from repro_env.schema.errors import ArtifactError, CaptureError, RecordError, Re
 from repro_env.schema.progress import Advance, Silent
 from repro_env.schema.run import Launch
 from repro_env.store.store import Store
-from tests.api.test_execute import Fake, Place, writes
+from tests.api.place import Fake, Place, writes
 from tests.fakes.messages import Messages
 from tests.fakes.rights import file_modes_obeyed
 from tests.registries import registry

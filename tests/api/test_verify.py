@@ -22,7 +22,7 @@ from repro_env.schema import codec
 from repro_env.schema.environment import Variable
 from repro_env.schema.errors import RecordError, SourceError, SpecError, UsageError
 from repro_env.schema.run import Launch, Mount, Outcome
-from tests.api.test_execute import Fake, Place, Work, writes
+from tests.api.place import Fake, Place, Work, writes
 from tests.compare.outputs import sides
 from tests.environment.conftest import Git, git  # noqa: F401
 from tests.fakes import wheels

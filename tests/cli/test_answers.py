@@ -11,8 +11,8 @@ from repro_env.cli import app
 from repro_env.compare.sensitivity import Spread
 from repro_env.schema import codec
 from repro_env.schema.errors import UsageError
-from tests.api.test_lineage import made, parent
-from tests.api.test_sensitivity import Runs
+from tests.api.families import made, parent
+from tests.api.sweeps import Runs
 
 KEYS: dict[str, set[str]] = {
     "runs list": {"runs", "unreadable", "jobs"},

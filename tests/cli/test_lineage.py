@@ -9,7 +9,7 @@ import pytest
 from repro_env.cli import app
 from repro_env.runs.records.records import Run
 from repro_env.schema.run import Parent
-from tests.api.test_lineage import checkpoint, made, parent, sha256_hex
+from tests.api.families import checkpoint, made, parent, sha256_hex
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from repro_env.runs.records import annotation, records
 from repro_env.schema import codec
 from repro_env.schema.errors import UsageError
 from repro_env.schema.run import Output
-from tests.runs.records.test_records import DIGEST, end, recorded
+from tests.runs.records.examples import DIGEST, end, recorded
 
 
 @pytest.fixture(autouse=True)

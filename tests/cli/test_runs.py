@@ -10,7 +10,7 @@ import pytest
 from repro_env.cli import app
 from repro_env.runs.records import ids, records
 from repro_env.schema.errors import RecordError, UsageError
-from tests.runs.records.test_records import recorded, start
+from tests.runs.records.examples import recorded, start
 
 
 @pytest.fixture

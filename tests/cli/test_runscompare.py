@@ -13,9 +13,9 @@ from repro_env.schema.errors import RecordError
 from repro_env.schema.run import DataFact, Metric, Output
 from repro_env.schema.spec import Spec
 from repro_env.store.store import Store
-from tests.compare.traces.test_trace import lines
+from tests.compare.traces.lines import lines
 from tests.fakes import specs, wheels
-from tests.runs.records.test_records import end, start
+from tests.runs.records.examples import end, start
 
 A, B = ("sha256:" + letter * 64 for letter in "ab")
 

@@ -11,7 +11,7 @@ from repro_env.api import runsshare
 from repro_env.cli import app
 from repro_env.runs.records import records
 from repro_env.schema.errors import UsageError
-from tests.api.test_execute import Fake, Place, writes
+from tests.api.place import Fake, Place, writes
 
 MANY = {f"o{number}_txt": "x" * 20 for number in range(5)}
 

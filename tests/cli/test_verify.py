@@ -16,7 +16,7 @@ from repro_env.compare.outputs.comparison import Accept, File, Ignored, Origin
 from repro_env.compare.outputs.verdict import Promise, Verdict
 from repro_env.runs.records import records, verdicts
 from repro_env.schema.errors import UsageError
-from tests.runs.records.test_records import recorded
+from tests.runs.records.examples import recorded
 
 BITWISE = Promise(level="bitwise", sentence="expected: bitwise identical")
 TIME = "a time within the run"

@@ -8,8 +8,8 @@ from repro_env.compare.outputs.comparison import Pair
 from repro_env.compare.outputs.judge import Judge
 from repro_env.schema.environment import Variable
 from repro_env.schema.run import Count, End, Fact, Metric, Outcome, Output, Parameter, Rank, Seeded, Start
-from tests.compare.outputs.test_pairing import NOW, THEN
-from tests.runs.records.test_records import end, start
+from tests.compare.outputs.evidence import NOW, THEN
+from tests.runs.records.examples import end, start
 
 A, B = ("sha256:" + letter * 64 for letter in "ab")
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.e2e import parts
+from tests.e2e.answers import check, rows
 
 PACKAGES = ("packaging==26.3", "mdurl==0.1.2", "pygments==2.21.0")
 
@@ -47,26 +46,6 @@ def site(python: Path) -> Path:
 def pip(python: Path, *words: str) -> None:
     command = [str(python), "-m", "pip", "--disable-pip-version-check", *words, "-qq"]
     subprocess.run(command, check=True, capture_output=True)
-
-
-def check(made: parts.Project, *words: str | Path, code: int | None = None, **options: Any) -> dict[str, Any]:
-    """`check --json`; the exit code has to fit the answer."""
-    done = made.run("check", "--json", *words, code=code, **options)
-    assert done.out.count("\n") == 1, done.err
-    answer = json.loads(done.out)
-    assert isinstance(answer, dict)
-    assert done.code == (0 if answer["same"] else 1)
-    return answer
-
-
-def rows(result: Mapping[str, Any]) -> dict[str, tuple[str, str, str]]:
-    """What counts and follows from nothing else: last part of its name -> (level, mark, of)."""
-    named = {}
-    for difference in result["differences"]:
-        if difference["counts"] and difference["level"] != "digests":
-            mark = "+" if not difference["left"] else "-" if not difference["right"] else "~"
-            named[difference["what"].rpartition("site-packages/")[2]] = (difference["level"], mark, difference["of"])
-    return named
 
 
 def test_nothing_changed_is_the_same_without_any_index(project: parts.Project) -> None:

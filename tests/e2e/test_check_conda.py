@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e import parts
-from tests.e2e.test_check import check, rows
-from tests.e2e.test_diff import diff, own
+from tests.e2e.answers import check, diff, own, rows
 from tests.fakes import conda
 
 PACKAGES = ["answer", "twin-a", "scripted"]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.e2e import parts
+from tests.e2e.answers import diff, own
 
 PACKAGES = ("packaging==26.3", "mdurl==0.1.2")
 
@@ -28,19 +27,6 @@ def two(ground: Path) -> tuple[parts.Project, parts.Project]:
         made.rebuild()
         entries.append(made)
     return entries[0], entries[1]
-
-
-def diff(made: parts.Project, *words: str | Path, **options: Any) -> dict[str, Any]:
-    done = made.run("diff", "--json", *words, code=None, **options)
-    answer = json.loads(done.out)
-    assert isinstance(answer, dict)
-    assert done.code == (0 if answer["same"] else 1)
-    return answer
-
-
-def own(result: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Differences that count and follow from no other."""
-    return [difference for difference in result["differences"] if difference["counts"] and difference["level"] != "digests"]
 
 
 def test_two_paths_differ_only_where_they_must(two: tuple[parts.Project, parts.Project]) -> None:

@@ -21,7 +21,7 @@ from tests.e2e.parts import Project, one_sentence
 from tests.fakes.kubernetes import NODE, Cluster, api_server, run_in_docker, validate
 from tests.parts import need
 from tests.registries import registry
-from tests.registry.test_access import HASHED, login
+from tests.registry.logins import HASHED, login
 
 TRAIN = """\
 import json, os, pathlib, random, signal, sys

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.e2e import parts
+from tests.e2e.users import as_user
 from tests.parts import BASE_PYTHON, need
 
 CLONE = "tests/e2e/test_clone.py::test_a_clone_runs_its_own_code_at_the_captured_path"
@@ -48,18 +49,6 @@ class User(NamedTuple):
             timeout=1000,
             check=False,
         )
-
-
-def as_user(uid: int) -> list[str]:
-    return [
-        "setpriv",
-        f"--reuid={uid}",
-        f"--regid={uid}",
-        "--clear-groups",
-        "--inh-caps=-all",
-        "--bounding-set=-all",
-        "--no-new-privs",
-    ]
 
 
 def starts(uid: int, python: str) -> bool:

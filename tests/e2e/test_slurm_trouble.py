@@ -16,7 +16,7 @@ import pytest
 
 from repro_env.schema.errors import RunError
 from tests.e2e import parts
-from tests.e2e.test_slurm import Cluster
+from tests.e2e.cluster import Cluster
 from tests.slurm import slurm
 
 NODES = ("node1", "node2", "node3")

@@ -17,7 +17,7 @@ import pytest
 from repro_env.io.files import remove_tree
 from repro_env.runs.records import records
 from tests.e2e.parts import COMMAND, ROOT, Done, Project, environ, one_sentence
-from tests.e2e.test_plain_user import as_user
+from tests.e2e.users import as_user
 from tests.parts import need
 from tests.registries import registry
 

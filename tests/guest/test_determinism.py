@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from repro_env.runs.records import notes as noted
-from tests.guest.test_seeds import PYTHONS, SEEDS, python_with
+from tests.guest.scripts import PYTHONS, SEEDS, python_with
 
 
 class Result(msgspec.Struct):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.guest.test_seeds import SEEDS
+from tests.guest.scripts import SEEDS
 
 
 def failures(directory: Path, code: str) -> list[tuple[str, str]]:

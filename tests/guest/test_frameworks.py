@@ -14,7 +14,7 @@ import pytest
 from repro_env.io.package import GUEST
 from tests.environment.conftest import make_venv
 from tests.fakes import numeric
-from tests.guest.test_probe import BASE, pythons
+from tests.guest.interpreters import BASE, pythons
 from tests.parts import need
 
 SCRIPT = GUEST / "frameworks.py"

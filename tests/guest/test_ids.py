@@ -9,7 +9,7 @@ import pytest
 
 from repro_env.runs.records import notes
 from repro_env.schema import fingerprints
-from tests.guest.test_seeds import PYTHONS, Script
+from tests.guest.scripts import PYTHONS, Script
 
 SEEDED = {"REPRO_ENV_IDS": "seeded"}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.guest.test_seeds import PYTHONS, Script
+from tests.guest.scripts import PYTHONS, Script
 
 NAMES = ["b", "a", "Z", "é", "10", "9", "\udcff", "\uff5a", "\U0001f600", "sub", "c", "d"]
 """As bytes these have another order than as text: the name that is not UTF-8 comes last."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,8 @@ from typing import Any
 import pytest
 
 from repro_env.io.package import GUEST
-from tests.parts import BASE_PYTHON
+from tests.guest.interpreters import BASE, pythons
 
-BASE = os.path.realpath(BASE_PYTHON)
 ORACLE = """
 import json, platform, sys, sysconfig
 paths = sysconfig.get_paths()
@@ -24,19 +22,6 @@ print(json.dumps({
     "cache_tag": sys.implementation.cache_tag,
 }))
 """
-
-
-def pythons() -> tuple[str, ...]:
-    """Every CPython 3.8+ on PATH that can create a venv, and the interpreter of the tests."""
-    names = [BASE, "/usr/bin/python3", *(f"python3.{minor}" for minor in range(8, 16))]
-    code = "import os, sys, venv; assert sys.version_info >= (3, 8); print(os.path.realpath(sys.executable))"
-    paths = set()
-    for name in names:
-        if (path := shutil.which(name)) is not None:
-            done = subprocess.run([path, "-c", code], capture_output=True, text=True, check=False)
-            if done.returncode == 0:
-                paths.add(done.stdout.strip())
-    return tuple(sorted(paths))
 
 
 def probe(python: Path | str, **env: str) -> dict[str, Any]:

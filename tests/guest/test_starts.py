@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.guest.test_seeds import PYTHONS, Script
+from tests.guest.scripts import PYTHONS, Script
 
 QUIET: tuple[list[str], ...] = (
     ["git", "commit", "-m", "perl and ruby"],

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from repro_env.compare.traces import divergence, trace
+from repro_env.compare.traces import divergence
 from repro_env.compare.traces.trace import Trace
-from tests.guest.test_seeds import SEEDS, python_with
+from tests.guest.scripts import python_with
+from tests.guest.traces import Traced
 from tests.parts import need
 
 MANY = '''
@@ -188,47 +188,6 @@ trainer.train()
 sys.stdout = old
 print([row["loss"] for row in trainer.state.log_history if "loss" in row])
 """
-
-
-class Traced:
-    """Scripts that run with the hooks."""
-
-    def __init__(self, directory: Path, python: str) -> None:
-        self.directory = directory
-        self.python = python
-        self.notes = directory / "notes"
-        self.errors = ""
-        """The output of the last script on stderr."""
-
-    def run(self, code: str, *, trace: str = "") -> list[str]:
-        """Run a script, and return the lines of its output. `trace`: the name of the directory for traces."""
-        (self.directory / "script.py").write_text(code)
-        env = {
-            "PATH": os.environ["PATH"],
-            "HOME": str(self.directory),
-            "PYTHONPATH": str(SEEDS),
-            "PYTHONHASHSEED": "1",
-            "OMP_NUM_THREADS": "1",
-            "REPRO_ENV_SEED": "1",
-            "REPRO_ENV_NOTES": str(self.notes),
-        }
-        if trace:
-            env["REPRO_ENV_TRACE"] = str(self.directory / trace)
-        done = subprocess.run(
-            (self.python, "script.py"), cwd=self.directory, env=env, capture_output=True, text=True, check=False, timeout=300
-        )
-        assert done.returncode == 0, done.stderr
-        self.errors = done.stderr
-        return done.stdout.splitlines()
-
-    def traces(self, name: str) -> dict[str, Trace]:
-        files = sorted((self.directory / name).iterdir()) if (self.directory / name).is_dir() else []
-        return {path.name: trace.parse(path.read_bytes().splitlines()) for path in files}
-
-    @property
-    def problems(self) -> list[str]:
-        lines = [json.loads(line) for line in self.notes.read_text().splitlines()] if self.notes.exists() else []
-        return [line["problem"] for line in lines if "problem" in line]
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from repro_env.compare.traces import divergence
-from tests.guest.test_seeds import SEEDS, python_with
-from tests.guest.test_trace import Traced
+from tests.guest.scripts import SEEDS, python_with
+from tests.guest.traces import Traced
 
 ODD = '''
 """Parameters without bytes to read, and optimizers that are created, deleted and fail. The comments are their numbers."""

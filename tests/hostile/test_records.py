@@ -37,7 +37,7 @@ from repro_env.schema.run import DataFact, Parent
 from repro_env.store.store import Store
 from tests.e2e.parts import COMMAND
 from tests.parts import need
-from tests.runs.records.test_records import DIGEST, end, recorded
+from tests.runs.records.examples import DIGEST, end, recorded
 
 CANARY = "canary-5d81f0"
 OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")

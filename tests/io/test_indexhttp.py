@@ -23,7 +23,7 @@ from repro_env.schema import sources
 from repro_env.schema.errors import LockError, NetworkError
 from tests.fakes import wheels
 from tests.fakes.index import Index, configured
-from tests.io.test_registryhttp import server
+from tests.io.servers import server
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,33 +16,7 @@ import pytest
 from repro_env.io import http, registryhttp
 from repro_env.io.http import Answer
 from repro_env.schema.errors import NetworkError
-
-
-@contextmanager
-def server(*answers: Callable[[socket.socket], object]) -> Iterator[str]:
-    """Serve a connection for each of `answers`, and read the head of one request on it. Yields the URL."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.settimeout(100)
-
-        def serve() -> None:
-            for answer in answers:
-                with listener.accept()[0] as connection:
-                    connection.settimeout(100)
-                    head = b""
-                    while b"\r\n\r\n" not in head and (chunk := connection.recv(1 << 16)):
-                        head += chunk
-                    request_heads.append(head)
-                    answer(connection)
-
-        request_heads.clear()
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}/x"
-        thread.join(100)
-
-
-request_heads: list[bytes] = []
-"""Heads of the requests to the most recent server."""
+from tests.io.servers import request_heads, server
 
 
 def respond(status: str, body: bytes = b"", *headers: str) -> Callable[[socket.socket], object]:

@@ -12,20 +12,10 @@ from repro_env.guest.wheelrule import EntryPoint
 from repro_env.oci import conda
 from repro_env.oci.conda import Facts, Info, PackagePath
 from repro_env.oci.entry import Entry
-from repro_env.schema.environment import Layout
 from repro_env.schema.errors import ArtifactError
+from tests.oci.condapackages import LAYOUT, NEW
 
 OLD = "/home/builder/placehold_placehold_placehold"
-NEW = "/home/ann/envs/ml"
-LAYOUT = Layout(
-    prefix=NEW,
-    in_place=True,
-    purelib="lib/python3.11/site-packages",
-    platlib="lib/python3.11/site-packages",
-    scripts="bin",
-    headers="include/python3.11",
-    python=f"{NEW}/bin/python",
-)
 
 
 def packed(*, binary: bool = False, placeholder: str = OLD, path: str = "bin/tool") -> PackagePath:

@@ -16,16 +16,9 @@ from tests.fakes.authority import Authority
 from tests.fakes.front import Front
 from tests.fakes.proxy import Proxy
 from tests.registries import registry as started
+from tests.registry.logins import HASHED, SECRET, login
 
-SECRET = "right horse"
-HASHED = "$2y$05$abcdefghijklmnopqrstuuB05BVy0V7KomGh8K56xgiHLq3Wkqh46"
-"""bcrypt, the only algorithm that `docker-registry` supports."""
 NAME = "registry.example.com"
-
-
-def login(directory: Path, host: str, user: str = "me", password: str = SECRET, **more: str) -> None:
-    auth = base64.b64encode(f"{user}:{password}".encode()).decode()
-    (directory / "config.json").write_text(json.dumps({"auths": {host: {"auth": auth} | more}}))
 
 
 def checked_message(error: NetworkError, *hidden: str) -> str:

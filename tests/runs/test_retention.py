@@ -13,7 +13,7 @@ from repro_env.runs.records.records import Run, State
 from repro_env.runs.retention import Facts
 from repro_env.schema.errors import RecordError, UsageError
 from repro_env.schema.run import Metric, Number, Parent
-from tests.runs.records.test_records import end, start
+from tests.runs.records.examples import end, start
 
 FRIDAY = datetime(2026, 7, 3, 12, tzinfo=timezone.utc)
 

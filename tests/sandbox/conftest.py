@@ -12,7 +12,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -20,8 +20,10 @@ import pytest
 from repro_env.oci import paths
 from repro_env.schema.environment import Variable
 from repro_env.schema.run import ImageTree, Launch, Mount, Outcome, User
+from tests import roots
 from tests.fakes import rootfs
 from tests.parts import need
+from tests.sandbox import engines as fakes
 from tests.sandbox.driver import Answer, Plan
 
 PLAIN = 65533
@@ -231,4 +233,76 @@ def place(request: pytest.FixtureRequest, stores: Callable[[int], Path]) -> Iter
         need(shutil.which("setpriv"), "setpriv (package util-linux)")
         uid = PLAIN
     with open_place(stores(uid), uid) as place:
+        yield place
+
+
+NAME = f"repro-env-test-runners-{secrets.token_hex(4)}:tiny"
+
+
+@pytest.fixture(scope="session")
+def docker(image: Path) -> Iterator[tuple[str, str]]:
+    """The tiny image in Docker: (address, image ID)."""
+    address = fakes.docker()
+    trees = [image / "layers" / rootfs.digest(number).removeprefix("sha256:") for number in (1, 2, 3)]
+    with fakes.loaded(address, trees, NAME) as image_id:
+        yield address, image_id
+
+
+@pytest.fixture(scope="session")
+def podman(image: Path) -> Iterator[tuple[str, str]]:
+    trees = [image / "layers" / rootfs.digest(number).removeprefix("sha256:") for number in (1, 2, 3)]
+    with fakes.podman() as address, fakes.loaded(address, trees, NAME) as image_id:
+        yield address, image_id
+
+
+@pytest.fixture(scope="session")
+def rootless(image: Path) -> Iterator[tuple[str, str]]:
+    """The tiny image in a rootless Podman of the plain user."""
+    trees = [image / "layers" / rootfs.digest(number).removeprefix("sha256:") for number in (1, 2, 3)]
+    with fakes.podman(PLAIN) as address, fakes.loaded(address, trees, NAME) as image_id:
+        yield address, image_id
+
+
+class Way(NamedTuple):
+    """A way to run a command."""
+
+    runner: str
+    uid: int = 0
+    overlay: bool = True
+
+
+WAYS = {
+    "embedded": Way("embedded"),
+    "embedded, user": Way("embedded", PLAIN),
+    "embedded, user, links": Way("embedded", PLAIN, overlay=False),
+    "docker": Way("docker"),
+    "podman": Way("podman"),
+    "podman, user": Way("rootless", PLAIN),
+    "charliecloud": Way("charliecloud"),
+    "charliecloud, user": Way("charliecloud", PLAIN),
+}
+if shutil.which("apptainer"):  # only the newest Debian has it: `tests.roots` runs these there
+    # It refuses a user without a name.
+    WAYS |= {"apptainer": Way("apptainer"), "apptainer, user": Way("apptainer", roots.USER)}
+ENGINES = ("docker", "podman", "podman, user")
+
+
+@contextlib.contextmanager
+def open_way(request: pytest.FixtureRequest, stores: Callable[[int], Path], name: str) -> Iterator[Place]:
+    way = WAYS[name]
+    need(os.getuid() == 0 or (way.uid and way.runner != "rootless"), "uid 0, to run as root and in engines")
+    need(way.runner != "charliecloud" or shutil.which("ch-run"), "ch-run (package charliecloud)")
+    uid = way.uid if os.getuid() == 0 else os.getuid()
+    with open_place(stores(uid), uid) as place:
+        place.way, place.overlay = name, way.overlay
+        if name in ENGINES:
+            place.engine, place.image = request.getfixturevalue(way.runner)
+        elif way.runner != "embedded":
+            place.engine = way.runner
+        yield place
+
+
+@pytest.fixture
+def docker_place(request: pytest.FixtureRequest, stores: Callable[[int], Path]) -> Iterator[Place]:
+    with open_way(request, stores, "docker") as place:
         yield place

@@ -5,19 +5,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import pty
-import secrets
-import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import pytest
@@ -30,64 +27,23 @@ from repro_env.sandbox.programs.apptainer import ApptainerRunner
 from repro_env.sandbox.programs.charliecloud import CharliecloudRunner
 from repro_env.sandbox.programs.runner import ProgramRunner
 from repro_env.schema.run import ImageTree, Launch, Limits, Mount, StandardStreams
-from tests import roots
 from tests.fakes import gpus as fake_gpus
 from tests.fakes import rootfs
-from tests.parts import need
 from tests.sandbox import engines as fakes
-from tests.sandbox.conftest import PLAIN, REPOSITORY, Place, environ, open_place
-from tests.sandbox.embedded.test_runner import _check_memory_limit
-from tests.sandbox.embedded.test_supervisor import COUNTING, LiveRun, start_runs
+from tests.sandbox.conftest import (
+    ENGINES,
+    PLAIN,
+    REPOSITORY,
+    WAYS,
+    Place,
+    environ,
+    open_place,
+    open_way,
+)
+from tests.sandbox.liveruns import COUNTING, LiveRun, start_runs
+from tests.sandbox.memory import check_memory_limit
+from tests.sandbox.terminals import TERMINAL, read_until
 
-NAME = f"repro-env-test-runners-{secrets.token_hex(4)}:tiny"
-
-
-@pytest.fixture(scope="session")
-def docker(image: Path) -> Iterator[tuple[str, str]]:
-    """The tiny image in Docker: (address, image ID)."""
-    address = fakes.docker()
-    trees = [image / "layers" / rootfs.digest(number).removeprefix("sha256:") for number in (1, 2, 3)]
-    with fakes.loaded(address, trees, NAME) as image_id:
-        yield address, image_id
-
-
-@pytest.fixture(scope="session")
-def podman(image: Path) -> Iterator[tuple[str, str]]:
-    trees = [image / "layers" / rootfs.digest(number).removeprefix("sha256:") for number in (1, 2, 3)]
-    with fakes.podman() as address, fakes.loaded(address, trees, NAME) as image_id:
-        yield address, image_id
-
-
-@pytest.fixture(scope="session")
-def rootless(image: Path) -> Iterator[tuple[str, str]]:
-    """The tiny image in a rootless Podman of the plain user."""
-    trees = [image / "layers" / rootfs.digest(number).removeprefix("sha256:") for number in (1, 2, 3)]
-    with fakes.podman(PLAIN) as address, fakes.loaded(address, trees, NAME) as image_id:
-        yield address, image_id
-
-
-class Way(NamedTuple):
-    """A way to run a command."""
-
-    runner: str
-    uid: int = 0
-    overlay: bool = True
-
-
-WAYS = {
-    "embedded": Way("embedded"),
-    "embedded, user": Way("embedded", PLAIN),
-    "embedded, user, links": Way("embedded", PLAIN, overlay=False),
-    "docker": Way("docker"),
-    "podman": Way("podman"),
-    "podman, user": Way("rootless", PLAIN),
-    "charliecloud": Way("charliecloud"),
-    "charliecloud, user": Way("charliecloud", PLAIN),
-}
-if shutil.which("apptainer"):  # only the newest Debian has it: `tests.roots` runs these there
-    # It refuses a user without a name.
-    WAYS |= {"apptainer": Way("apptainer"), "apptainer, user": Way("apptainer", roots.USER)}
-ENGINES = ("docker", "podman", "podman, user")
 CHARLIECLOUD, APPTAINER = (tuple(way for way in WAYS if WAYS[way].runner == name) for name in ("charliecloud", "apptainer"))
 PROGRAMS = (*CHARLIECLOUD, *APPTAINER)
 USERS = tuple(way for way in WAYS if WAYS[way].uid)
@@ -113,21 +69,6 @@ def can(place: Place, promise: str) -> bool:
     return place.way not in DIFFERENT[promise]
 
 
-@contextlib.contextmanager
-def open_way(request: pytest.FixtureRequest, stores: Callable[[int], Path], name: str) -> Iterator[Place]:
-    way = WAYS[name]
-    need(os.getuid() == 0 or (way.uid and way.runner != "rootless"), "uid 0, to run as root and in engines")
-    need(way.runner != "charliecloud" or shutil.which("ch-run"), "ch-run (package charliecloud)")
-    uid = way.uid if os.getuid() == 0 else os.getuid()
-    with open_place(stores(uid), uid) as place:
-        place.way, place.overlay = name, way.overlay
-        if name in ENGINES:
-            place.engine, place.image = request.getfixturevalue(way.runner)
-        elif way.runner != "embedded":
-            place.engine = way.runner
-        yield place
-
-
 @pytest.fixture(params=WAYS)
 def any_runner(request: pytest.FixtureRequest, stores: Callable[[int], Path]) -> Iterator[Place]:
     with open_way(request, stores, request.param) as place:
@@ -138,12 +79,6 @@ def any_runner(request: pytest.FixtureRequest, stores: Callable[[int], Path]) ->
 def each_runner(request: pytest.FixtureRequest, stores: Callable[[int], Path]) -> Iterator[Place]:
     """Without the ways that use the same code as another one for processes."""
     with open_way(request, stores, request.param) as place:
-        yield place
-
-
-@pytest.fixture
-def docker_place(request: pytest.FixtureRequest, stores: Callable[[int], Path]) -> Iterator[Place]:
-    with open_way(request, stores, "docker") as place:
         yield place
 
 
@@ -396,9 +331,6 @@ def test_signals_reach_the_command_once(live: Callable[..., LiveRun]) -> None:
     assert run.answer.outcome.interrupted == signal.SIGTERM
 
 
-TERMINAL = "import ctypes, fcntl, os, sys, termios; os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execvp(sys.argv[1], sys.argv[1:])"
-
-
 def test_ctrl_c_in_a_terminal_reaches_the_command_once(any_runner: Place) -> None:
     script = COUNTING.replace(
         'print("ready")', 'print("ready", [os.isatty(n) for n in (0, 1, 2)], os.get_terminal_size(0).columns)'
@@ -461,13 +393,6 @@ def set_terminal_size(handle: int, rows: int, columns: int) -> None:
     fcntl.ioctl(handle, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
 
-def read_until(main: int, words: bytes) -> bytes:
-    output = b""
-    while words not in output:
-        output += os.read(main, 4096)
-    return output
-
-
 def containers(address: str, run: LiveRun | Launch) -> list[Any]:
     with engines.connect(address) as engine:
         found: list[Any] = engine.client.api.containers(all=True, filters={"label": f"{LABEL}={run.run_id}"})
@@ -522,7 +447,7 @@ def test_a_closed_reader_ends_the_command(docker_place: Place) -> None:
 
 
 def test_the_memory_limit_of_the_caller_applies_to_the_container(docker_place: Place) -> None:
-    _check_memory_limit(docker_place)
+    check_memory_limit(docker_place)
 
 
 def test_a_plain_user_can_run_in_docker(

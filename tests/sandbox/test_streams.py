@@ -16,7 +16,7 @@ import pytest
 from repro_env.sandbox import streams
 from repro_env.sandbox.streams import Log
 from tests.sandbox.conftest import REPOSITORY, Place, environ
-from tests.sandbox.test_runners import TERMINAL, read_until
+from tests.sandbox.terminals import TERMINAL, read_until
 
 HEAD = TAIL = 1 << 16
 TOKEN = "hf_" + "Ab1" * 12

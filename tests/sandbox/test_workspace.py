@@ -21,9 +21,6 @@ from tests.parts import need
 from tests.sandbox import launches
 from tests.sandbox.conftest import REPOSITORY, Place, environ
 from tests.sandbox.driver import Answer
-from tests.sandbox.test_runners import docker, docker_place
-
-__all__ = ["docker", "docker_place"]
 
 
 def test_the_source_is_visible_and_writable(place: Place) -> None:

@@ -12,7 +12,7 @@ from repro_env.runs.records.records import Run
 from repro_env.sandbox import outputs
 from repro_env.schema.environment import Variable
 from repro_env.schema.run import Count, Fact, GpuFact, Limits, Metric, Parameter, Parent, Rank, Seeded
-from tests.runs.records.test_records import DIGEST, end, recorded, start
+from tests.runs.records.examples import DIGEST, end, recorded, start
 
 ID = "01980000-0000-7000-8000-00000000abcd"
 NUMBER = dict.fromkeys(("last", "least", "most"), 0.123456789)

@@ -12,7 +12,7 @@ from repro_env.compare.audit.findings import Finding
 from repro_env.runs.records import ids
 from repro_env.runs.records.records import Run
 from repro_env.schema.run import End, Output, Parent
-from tests.runs.records.test_records import end, start
+from tests.runs.records.examples import end, start
 
 A, B = (f"sha256:{letter * 64}" for letter in "ab")
 ID = ids.uuid7(1, bytes(9) + b"\x01")

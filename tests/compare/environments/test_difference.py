@@ -8,7 +8,7 @@ from repro_env.compare.environments.identity import artifacts, pairs, settings
 from repro_env.schema.artifact import CondaPackage
 from repro_env.schema.environment import Variable
 from repro_env.schema.image import Config
-from tests.compare.environments.test_identity import CAPTURED, changed, tree, wheel
+from tests.compare.environments.identities import CAPTURED, changed, tree, wheel
 
 
 def test_differences_are_sorted_by_level_and_name() -> None:

@@ -19,7 +19,7 @@ from repro_env.compare.outputs.verdict import Promise, Verdict
 from repro_env.schema import fingerprints as digests
 from repro_env.schema.run import DrawnIds, End, LocalFacts, Outcome
 from tests.compare.outputs.sides import BITWISE, look
-from tests.runs.records.test_records import start as make_start
+from tests.runs.records.examples import start as make_start
 
 PLANTED = Path(__file__).with_name("planted")
 RUNS = json.loads((PLANTED / "runs.json").read_text())

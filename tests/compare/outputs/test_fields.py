@@ -9,7 +9,7 @@ import pytest
 
 from repro_env.compare.outputs import fields, judge
 from repro_env.compare.outputs.fields import Field
-from tests.compare.outputs.test_honest import CASES, judge_case
+from tests.compare.outputs.pairs import CASES, judge_case
 
 FIELDS = fields.all_fields()
 

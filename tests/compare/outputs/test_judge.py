@@ -15,7 +15,7 @@ from repro_env.compare.outputs.comparison import Accept, File
 from repro_env.compare.outputs.judge import Judge
 from repro_env.compare.outputs.tensors import Answer
 from tests.compare.outputs import sides
-from tests.compare.outputs.test_pairing import NOW, THEN
+from tests.compare.outputs.evidence import NOW, THEN
 from tests.fakes.tensors import Tensor, npy
 
 CLOCKS = (2026, 3, 4, 9, 15, 2), (2026, 3, 5, 14, 2, 12)

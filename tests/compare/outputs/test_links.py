@@ -8,7 +8,7 @@ import pytest
 
 from repro_env.compare.outputs.judge import Judge
 from repro_env.compare.outputs.results import compare_links
-from tests.compare.outputs.test_pairing import NOW, THEN
+from tests.compare.outputs.evidence import NOW, THEN
 
 
 def levels(left: Sequence[str], right: Sequence[str], results: Sequence[str] = ()) -> list[tuple[str, str, str | None]]:

@@ -3,13 +3,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from repro_env.compare.outputs.comparison import Pair, pair
-from repro_env.compare.outputs.evidence import Evidence
 from repro_env.compare.outputs.judge import Judge
-
-DAY = 86400.0
-THEN = Evidence(started=1782864000.0, ended=1782864000.0 + DAY - 1)
-NOW = Evidence(started=1782950400.0, ended=1782950400.0 + DAY - 1)
-"""2026-07-01 and 2026-07-02, in UTC."""
+from tests.compare.outputs.evidence import NOW, THEN
 
 
 def pair_paths(left: Sequence[str], right: Sequence[str]) -> tuple[tuple[Pair, ...], tuple[str, ...], tuple[str, ...]]:

@@ -9,7 +9,7 @@ import pytest
 
 from repro_env.compare.outputs import results
 from repro_env.compare.traces import comparison
-from tests.compare.traces.test_trace import lines
+from tests.compare.traces.lines import lines
 
 
 def run(directory: Path, *names: str, change: dict[str, object] | None = None) -> Path:

@@ -9,7 +9,7 @@ import pytest
 
 from repro_env.compare.traces import divergence, trace
 from repro_env.compare.traces.divergence import Comparison, Divergence
-from tests.compare.traces.test_trace import END, HEAD, HOSTILE, MODEL, lines, parsed, weights
+from tests.compare.traces.lines import END, HEAD, HOSTILE, MODEL, lines, parsed, weights
 
 
 def compare_with(change: dict[int, dict[str, Any]], drop: tuple[int, ...] = ()) -> Comparison:

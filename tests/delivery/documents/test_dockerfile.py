@@ -25,49 +25,10 @@ from repro_env.schema.errors import SpecError
 from repro_env.schema.image import LABEL
 from repro_env.schema.spec import Spec
 from repro_env.store.store import Store
+from tests.delivery.documents.values import NASTY
 from tests.fakes import specs, wheels
 
 NAMES = (NAME, INSTALLER, LISTING)
-NASTY = {
-    "double quote": 'a"b',
-    "closing quote and instruction": '" && RUN ["rm"]',
-    "single quote": "a'b",
-    "both quotes": "'\"'\"",
-    "variable": "$HOME",
-    "variable in braces": "${PATH}",
-    "default of a variable": "${x:-y}",
-    "assignment by variable": "${x:=y}",
-    "argument": "${BUILDPLATFORM}",
-    "escaped variable": "\\$HOME",
-    "twice escaped variable": "\\\\$HOME",
-    "command": "$(id)",
-    "backquotes": "`id`",
-    "trailing backslash": "a\\",
-    "two trailing backslashes": "a\\\\",
-    "backslash and spaces": "a\\   ",
-    "only a backslash": "\\",
-    "escaped newline by name": "a\\nRUN id",
-    "heredoc": "<<EOF",
-    "stripping heredoc": "<<-EOF",
-    "heredoc with a number": "2<<EOF",
-    "quoted heredoc": '<<"EOF"',
-    "directive": "# syntax=docker/dockerfile:1",
-    "escape directive": "# escape=`",
-    "comment": "#not a comment",
-    "spaces": "  a  b  ",
-    "equals": "A=B C=D",
-    "another variable": "a B=c",
-    "flag": "--from=other",
-    "JSON": '["a", "b"]',
-    "JSON escape": "\\u0022",
-    "wildcards": "*?[a-z]{x}",
-    "umlauts": "ä€",
-    "beyond the plane": "\U0001f600",
-    "tilde and bang": "~!%^&|;",
-    "Windows path": "C:\\a\\b",
-    "empty": "",
-}
-"""Values that a builder must not change."""
 UNSAYABLE = {
     "newline": "a\nRUN id",
     "carriage return": "a\rRUN id",

@@ -19,7 +19,7 @@ from repro_env.io import engine
 from repro_env.io.engine import Engine
 from repro_env.oci import tar
 from repro_env.oci.entry import Entry, sort_with_parents
-from tests.delivery.documents.test_dockerfile import NASTY
+from tests.delivery.documents.values import NASTY
 from tests.parts import need
 from tests.sandbox import engines
 

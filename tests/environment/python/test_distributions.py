@@ -15,7 +15,7 @@ from repro_env.environment.python.distributions import InstalledDistribution, pr
 from repro_env.environment.python.interpreter import interpret
 from repro_env.schema import codec, redact
 from repro_env.schema.environment import Distribution, Interpretation
-from tests.environment.python.test_interpreter import PLAIN, site_of
+from tests.environment.python.environments import PLAIN, site_of
 from tests.fakes import wheels
 
 

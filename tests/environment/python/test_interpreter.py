@@ -17,14 +17,8 @@ from repro_env.schema import codec
 from repro_env.schema.environment import Interpretation, Startup
 from repro_env.schema.errors import InterpreterError
 from tests.environment.conftest import make_venv
-from tests.parts import BASE_PYTHON, need
-
-BASE = os.path.realpath(BASE_PYTHON)
-PLAIN = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV", "CONDA"))}
-
-
-def site_of(venv: Path) -> Path:
-    return next((venv / "lib").glob("python*/site-packages"))
+from tests.environment.python.environments import BASE, PLAIN, site_of
+from tests.parts import need
 
 
 def script(path: Path, text: str) -> Path:

@@ -12,7 +12,7 @@ from repro_env.environment.wheels.composition import Composition, compose
 from repro_env.io.files import sha256_of, walk
 from repro_env.oci.entry import Entry
 from repro_env.schema.environment import Interpretation, Kind, Layout
-from tests.environment.wheels.test_composition import installed
+from tests.environment.wheels.installations import installed
 from tests.fakes import specs
 
 SITE = "lib/python3.11/site-packages"

@@ -12,8 +12,8 @@ import pytest
 from repro_env.environment.source.exclusions import survey
 from repro_env.environment.source.selection import CAP, SourceTree, imported, look
 from tests.environment.conftest import Git, make_venv
-from tests.environment.python.test_interpreter import BASE
-from tests.environment.source.test_selection import files, left_out, put
+from tests.environment.python.environments import BASE
+from tests.environment.source.projects import files, left_out, put
 
 
 @pytest.fixture

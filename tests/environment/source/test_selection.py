@@ -12,28 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from repro_env.environment.source.selection import SourceTree, look
+from repro_env.environment.source.selection import look
 from repro_env.schema import codec
 from repro_env.schema.environment import Excluded
 from repro_env.schema.errors import SourceError, UsageError
 from tests.environment.conftest import Git, make_venv
-from tests.environment.python.test_interpreter import BASE
+from tests.environment.python.environments import BASE
+from tests.environment.source.projects import files, left_out, put
 
 HF = "hf_" + "AbCdEfGhIjKlMnOpQrStUvWxYz01234567"
-
-
-def put(root: Path, *paths: str, text: str = "x") -> None:
-    for path in paths:
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_text(text)
-
-
-def files(tree: SourceTree) -> list[str]:
-    return [entry.path for entry in tree.found if entry.kind != "dir"]
-
-
-def left_out(tree: SourceTree) -> dict[str, str]:
-    return {row.path: row.why for row in tree.excluded}
 
 
 def refusal(root: Path, **options: object) -> str:

@@ -21,7 +21,7 @@ from repro_env.schema.errors import LockError, UsageError
 from repro_env.store.hashes import FileHashes
 from tests.environment.system import elves, roots
 from tests.environment.system.conftest import Captured, make
-from tests.environment.system.test_dpkg import Machine
+from tests.environment.system.debian import Machine
 from tests.parts import need
 
 FACTS = """

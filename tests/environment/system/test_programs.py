@@ -13,8 +13,8 @@ from repro_env.schema.errors import UsageError
 from repro_env.store.hashes import FileHashes
 from tests.environment.system import elves, roots
 from tests.environment.system.conftest import Captured, make
+from tests.environment.system.debian import Machine as Debian
 from tests.environment.system.rpms import Machine, convert
-from tests.environment.system.test_dpkg import Machine as Debian
 from tests.parts import need
 
 RPM_NAMES = {"libc6": "glibc", "libc-bin": "glibc-common", "base-files": "filesystem", "mawk": "gawk", "libc6-dev": "glibc-devel"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
 import msgspec
@@ -16,28 +15,11 @@ from repro_env.io.files import sha256_of, walk
 from repro_env.oci.entry import Entry
 from repro_env.oci.wheel import Installed
 from repro_env.schema.errors import CaptureError
+from tests.environment.wheels.installations import installed
 from tests.fakes import wheels
 
 SITE = "lib/python3.11/site-packages"
 INFO = f"{SITE}/demo-1.0.dist-info"
-
-
-def installed(
-    files: dict[str, str], *, executable: tuple[str, ...] = (), points: dict[str, EntryPoint] | None = None
-) -> Installed:
-    entries = [
-        Entry(path, "file", path in executable, len(text), hashlib.sha256(text.encode()).hexdigest())
-        for path, text in files.items()
-    ]
-    entries += [Entry(path, "file", True, 1, "0" * 64) for path in points or {}]
-    return Installed(
-        "opt/env",
-        tuple(sorted(entries, key=lambda entry: entry.key)),
-        {path: path for path in files},
-        {},
-        points or {},
-        {},
-    )
 
 
 DEMO = installed({f"{SITE}/demo.py": "x", f"{SITE}/demo/data.txt": "y", f"{INFO}/METADATA": "m", f"{INFO}/RECORD": "r"})

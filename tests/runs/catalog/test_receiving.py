@@ -22,7 +22,7 @@ from repro_env.schema.errors import ArtifactError, RecordError, ReproEnvError, S
 from repro_env.schema.progress import Advance, Silent
 from repro_env.schema.run import Output
 from repro_env.store.store import Store
-from tests.api.test_execute import Fake, Place, writes
+from tests.api.place import Fake, Place, writes
 
 LARGE = "x" * part.SMALL
 

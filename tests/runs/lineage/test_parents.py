@@ -12,7 +12,7 @@ from repro_env.runs.records import records
 from repro_env.runs.records.notes import Resumed
 from repro_env.schema.errors import RecordError, SpecError
 from repro_env.schema.run import DataFact, Mount, Parent
-from tests.runs.records.test_records import recorded
+from tests.runs.records.examples import recorded
 
 
 def id_of(directory: Path) -> str:

@@ -9,8 +9,8 @@ from repro_env.runs.lineage import producers
 from repro_env.runs.lineage.families import EMPTY, Use
 from repro_env.runs.records import checkpointmanifest
 from repro_env.schema.errors import UsageError
-from tests.runs.lineage.test_families import known, run
-from tests.runs.records.test_checkpointmanifest import HEX, MANIFEST, write_manifest
+from tests.runs.lineage.families import known, run
+from tests.runs.records.manifests import HEX, MANIFEST, write_manifest
 
 
 def manifest_file(directory: Path, **changes: Any) -> checkpointmanifest.File:

@@ -7,7 +7,7 @@ import pytest
 
 from repro_env.runs.records import annotation, records
 from repro_env.schema.errors import RecordError, SpecError, SpecVersionError, UsageError
-from tests.runs.records.test_records import recorded
+from tests.runs.records.examples import recorded
 
 
 def test_annotations_are_read_in_order_and_the_record_does_not_change(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from repro_env.runs.records import records
 from repro_env.runs.records.processes import Gathering, Place, combine
 from repro_env.schema.errors import RecordError, RunError
 from repro_env.schema.run import Member, Outcome, Process
-from tests.runs.records.test_records import end
+from tests.runs.records.examples import end
 
 NAME = "20260701T101530Z-train-0000abcd"
 GOOD = end("x").outcome

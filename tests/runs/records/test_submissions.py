@@ -7,17 +7,9 @@ import pytest
 
 from repro_env.runs.records import ids, records, submissions
 from repro_env.runs.records.records import Run
-from repro_env.runs.records.submissions import Submission
 from repro_env.schema.errors import RecordError
-from tests.runs.records.test_records import end, recorded, start
-
-
-def submitted(runs: Path, number: int, job: str = "12") -> str:
-    run_id = ids.uuid7(number, number.to_bytes(10, "big"))
-    directory = submissions.write(runs, Submission(engine="slurm", start=start(run_id)))
-    if job:
-        submissions.write_job(directory, job)
-    return run_id
+from tests.runs.records.examples import end, recorded, start
+from tests.runs.records.jobs import submitted
 
 
 def attempt(run_id: str, resume_of: str | None = None, *, interrupted: int = 0, over: bool = True) -> Run:

@@ -12,7 +12,7 @@ import pytest
 from repro_env.cli.ui import runpage
 from repro_env.runs.records import records, verdicts
 from repro_env.schema.errors import RecordError, SpecError, SpecVersionError
-from tests.runs.records.test_records import recorded
+from tests.runs.records.examples import recorded
 
 FACTS = {"level": "equal except for", "same": True, "ignored": 2, "files": [{"path": "m.json", "then": "1"}]}
 

@@ -10,7 +10,7 @@ from repro_env.runs.start import launcher
 from repro_env.runs.start.request import RunOptions
 from repro_env.schema.environment import values_of
 from repro_env.schema.errors import UsageError
-from tests.runs.records.test_records import start
+from tests.runs.records.examples import start
 
 RUN = "0197c1d2-0000-7000-8000-00000000abcd"
 STEP = {

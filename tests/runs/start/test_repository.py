@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from repro_env.api.execute import FinishedRun
-from tests.api.test_execute import Fake, Place
+from tests.api.place import Fake, Place
 from tests.fakes import specs
 from tests.parts import need
 

@@ -14,7 +14,7 @@ from repro_env.runs.start.request import RunOptions, job_of
 from repro_env.schema.errors import RecordError, SpecError, UsageError
 from repro_env.schema.run import Job, Output
 from tests.fakes import specs
-from tests.runs.records.test_records import end, recorded, start
+from tests.runs.records.examples import end, recorded, start
 
 
 def options(tmp_path: Path, **changes: Any) -> RunOptions:

@@ -23,8 +23,8 @@ from repro_env.schema.progress import Silent
 from repro_env.specs.argument import Opened, open_spec
 from repro_env.store.specs import archive as kept
 from repro_env.store.specs.blobs import SpecBlobs, file_key
-from tests.api.test_audit import drop_image, rewrite, run_audit
-from tests.api.test_execute import Fake, Place, writes
+from tests.api.audits import drop_image, rewrite, run_audit
+from tests.api.place import Fake, Place, writes
 from tests.fakes import specs
 
 

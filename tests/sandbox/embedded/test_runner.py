@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import secrets
-import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +10,7 @@ from repro_env.schema.run import Mount
 from tests.fakes import rootfs
 from tests.parts import need
 from tests.sandbox.conftest import Place, open_place
+from tests.sandbox.memory import check_memory_limit
 
 
 def test_missing_data_is_an_error(place: Place) -> None:
@@ -29,44 +26,7 @@ def test_a_missing_layer_is_an_error(place: Place) -> None:
 def test_running_out_of_memory_is_detected_in_a_control_group(stores: Callable[[int], Path]) -> None:
     need(os.getuid() == 0, "uid 0, to make a control group")
     with open_place(stores(0), 0) as place:
-        _check_memory_limit(place)
-
-
-def _check_memory_limit(place: Place) -> None:
-    """Check that a command in a control group with 200 MiB of memory is killed, and that this is detected."""
-    root = Path("/sys/fs/cgroup")
-    group = (
-        next((path for path in (root / "memory", root) if (path / "cgroup.procs").exists()), root)
-        / f"repro-env-test-{secrets.token_hex(4)}"
-    )
-    try:
-        group.mkdir()
-    except OSError:
-        need(False, "a control group for memory that can be made here (uid 0)")
-    try:
-        limit = next((group / name for name in ("memory.limit_in_bytes", "memory.max") if (group / name).exists()), None)
-        need(limit, "the memory controller of control groups")
-        assert limit
-        limit.write_text(str(200 << 20))
-        # Without these limits, swap could hold all of it.
-        for name, text in (("memory.swap.max", "0"), ("memory.memsw.limit_in_bytes", str(200 << 20))):
-            if (group / name).exists():
-                (group / name).write_text(text)
-        into = f'echo $$ > "{group}/cgroup.procs"; exec "$@"'
-        result = place.python("x = [bytearray(b'1') * (1 << 20) for _ in range(1000)]", before=["sh", "-c", into, "sh"])
-        assert (result.outcome.exit_code, result.outcome.signal, result.outcome.out_of_memory) == (137, signal.SIGKILL, True)
-    finally:
-        _remove_group(group)
-
-
-def _remove_group(group: Path) -> None:
-    """Remove a control group, which is possible only after the kernel has freed the memory of its killed processes."""
-    deadline = time.monotonic() + 100
-    while group.exists() and time.monotonic() < deadline:
-        with contextlib.suppress(OSError):
-            group.rmdir()
-        time.sleep(0.05)
-    assert not group.exists()
+        check_memory_limit(place)
 
 
 def test_streams_can_be_opened_by_name_and_files_are_appended_to(place: Place) -> None:

@@ -109,7 +109,7 @@ def test_info_is_read_alone(tmp_path: Path) -> None:
 def test_the_content_of_installed_files_is_right(tmp_path: Path) -> None:
     path = conda.write(package(), tmp_path)
     facts, _ = unpacked(path, tmp_path)
-    from tests.oci.test_conda import LAYOUT
+    from tests.oci.condapackages import LAYOUT
 
     becomes = rule.canonical(facts, LAYOUT)
     with condafile.UnpackedPackage(path, path.name, PREFIX, Temp(tmp_path)) as opened:
@@ -217,7 +217,7 @@ def _fresh(directory: Path, number: int) -> Path:
 
 def test_an_entry_that_is_not_in_the_package_is_refused(tmp_path: Path) -> None:
     path = conda.write(package(), tmp_path)
-    from tests.oci.test_conda import LAYOUT
+    from tests.oci.condapackages import LAYOUT
 
     facts, _ = unpacked(path, tmp_path)
     becomes = rule.canonical(facts, LAYOUT)
