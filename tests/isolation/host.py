@@ -133,6 +133,11 @@ class Listener:
             server.close()
 
 
+def copy_probe(code: Path) -> None:
+    shutil.copy(HERE / "probe.py", code)
+    shutil.copytree(HERE / "attempts", code / "attempts", dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+
+
 @contextlib.contextmanager
 def ground() -> Iterator[Ground]:
     """Capture a small project in a directory that all users can read."""
@@ -143,7 +148,7 @@ def ground() -> Iterator[Ground]:
         environment = parts.venv(code / ".venv", own_pip=False)
         project = parts.project(code, environment, directory / "store")
         (code / "source.txt").write_text("source\n")
-        shutil.copy(HERE / "probe.py", code)
+        copy_probe(code)
         project.capture()
         (directory / "neighbour-project").mkdir()
         (code / "runs").mkdir()
@@ -317,7 +322,7 @@ def _launch(
     command += ["--note", f"argument-{nonce}", "probe.py", *categories]
     if mode == "control":
         command = [place.python, str(code / "probe.py"), *categories]
-        shutil.copy(HERE / "probe.py", code)
+        copy_probe(code)
     cwd = work / "control" if mode == "control" else code
     cwd.mkdir(exist_ok=True)
     setup = {
