@@ -31,9 +31,17 @@ def get(url: str, authorization: str = "") -> None:
 
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Replace `time.sleep`, and return the list of requested seconds."""
+    """Replace `time.sleep` in this thread, and return the list of requested seconds. Threads of other tests may go on sleeping."""
     found: list[float] = []
-    monkeypatch.setattr(time, "sleep", found.append)
+    sleep, thread = time.sleep, threading.get_ident()
+
+    def pause(seconds: float) -> None:
+        if threading.get_ident() == thread:
+            found.append(seconds)
+        else:
+            sleep(seconds)
+
+    monkeypatch.setattr(time, "sleep", pause)
     return found
 
 
