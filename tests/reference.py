@@ -43,6 +43,19 @@ def commands(found: Any, name: str = "") -> Iterator[tuple[str, Any]]:
         yield from commands(command, f"{name} {word}".strip())
 
 
+COMMANDS = {
+    name: {
+        option
+        for param in command.params
+        if not getattr(param, "hidden", False)
+        for option in (*param.opts, *param.secondary_opts)
+        if option.startswith("--")
+    }
+    for name, command in commands(app.parser(*app.COMMANDS))
+}
+"""Each command by its words -> its long options, as the parser knows them."""
+
+
 def line(names: str, *texts: str) -> str:
     """An entry of a list: names, and what they mean."""
     words = re.sub(r"\bNone\b", "null", " ".join(" ".join(filter(None, texts)).split()))

@@ -74,26 +74,12 @@ def test_the_readme_shows_the_real_help() -> None:
     assert shown[1].strip("\n").splitlines() == plain, "write the real output into README.md between the marks"
 
 
-def test_the_readme_names_only_make_targets_that_exist() -> None:
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    for document in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md"), ROOT / "benchmarks" / "README.md"):
-        named = set(re.findall(r"`make ([a-z]+)[^`]*`|^make ([a-z]+)", document.read_text(), re.MULTILINE))
-        assert {a or b for a, b in named} <= targets, document
-
-
 def test_links_between_documents_lead_somewhere() -> None:
     for document in (path for path in tracked() if path.suffix == ".md"):
         for target, anchor in re.findall(r"\]\(([^)#:\s]*)(?:#([^)]*))?\)", document.read_text()):
             there = document.parent / target if target else document
             assert there.exists(), f"{document.relative_to(ROOT)} links to {target}"
             assert not anchor or anchor in headings(there), f"{document.relative_to(ROOT)} links to {target}#{anchor}"
-
-
-def test_documents_name_files_that_there_are() -> None:
-    """Of the code, the tests, the benchmarks and their results, the examples; decisions may name what was."""
-    for document in (ROOT / "README.md", *ROOT.glob("docs/*.md"), ROOT / "benchmarks" / "README.md", ROOT / "CONTRIBUTING.md"):
-        named = re.findall(r"`((?:tests|repro_env|benchmarks|examples|docs|templates|lockfiles)/[\w./-]*)`", document.read_text())
-        assert [one for one in named if not (ROOT / one).exists()] == [], document
 
 
 def test_the_map_for_contributors_names_files_and_directories_that_exist() -> None:

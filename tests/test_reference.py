@@ -3,39 +3,17 @@
 from __future__ import annotations
 
 import re
-import shlex
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from repro_env.cli import app
 from repro_env.schema import run, spec
 from repro_env.schema.codec import Frozen
-from tests.reference import DOCS, pages
+from tests.reference import COMMANDS, DOCS, pages
 
-ROOT = Path(__file__).parents[1]
-DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 PAGES = {path.name: text for path, text in pages().items()}
 EVERYWHERE = {"--help", "-h", "--json", "--quiet", "-q", "--verbose", "-v"}
 """On the page once, above the commands."""
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
-
-
-def commands(found: Any, name: str = "") -> dict[str, set[str]]:
-    """Each command by its words -> its options, as the parser knows them."""
-    below = getattr(found, "commands", None)
-    if below is None:
-        shown = [param for param in found.params if not getattr(param, "hidden", False)]
-        return {name: {option for param in shown for option in (*param.opts, *param.secondary_opts) if option.startswith("--")}}
-    return {word: options for key, one in below.items() for word, options in commands(one, f"{name} {key}".strip()).items()}
-
-
-def all_commands() -> dict[str, set[str]]:
-    return commands(app.parser(*app.COMMANDS))
-
-
-COMMANDS = all_commands()
 
 
 def part(command: str) -> str:
@@ -75,40 +53,6 @@ def test_every_field_of_a_stored_type_is_on_the_page(title: str, kind: type[Froz
     text = re.split(r"\n###? ", PAGES["records.md"].partition(f"# {title}\n")[2])[0]
     cells = re.findall(r"^- ((?:`\w+`(?: \([^)]*\))?(?:, )?)+)", text, re.MULTILINE)
     assert set(kind.__struct_fields__) - {name for cell in cells for name in re.findall(r"`(\w+)`", cell)} == set()
-
-
-def lines(text: str) -> list[list[str]]:
-    """The words of each `repro-env` command line that a document shows, in a block or in the middle of a sentence."""
-    blocks = [
-        line for block in re.findall(r"^```console\n(.*?)^```", text, re.MULTILINE | re.DOTALL) for line in block.splitlines()
-    ]
-    shown = [part for line in blocks for part in re.split(r" && |; ", line.removeprefix("$ "))]
-    inline = re.findall(r"`(repro-env [^`]*)`", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
-    plain = [re.sub(r"\s+", " ", one) for one in (*shown, *inline)]
-    return [shlex.split(one, comments=True) for one in plain if re.match(r"(\w+=\S* )*repro-env ", one)]
-
-
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_documents_show_commands_and_options_that_there_are(document: Path) -> None:
-    for words in lines(document.read_text()):
-        words = words[words.index("repro-env") + 1 :]
-        name = next((name for name in (" ".join(words[:2]), words[0]) if name in COMMANDS), None)
-        if name is None:
-            assert words in (["COMMAND", "--help"], ["--help"]) or words[0] in ("image", "runs", "store"), words
-            continue
-        rest = words[len(name.split()) :]
-        if name in ("exec", "sensitivity"):
-            app.parse(name, [word for word in rest if word != "..."])
-            continue
-        used = {word.partition("=")[0] for word in rest if word.startswith("-")}
-        assert used - COMMANDS[name] == set(), words
-
-
-def test_command_lines_are_found_in_documents() -> None:
-    found = lines(
-        "x `repro-env runs\nlist --tag a` y\n```console\n$ A=1 repro-env check --all   # c\ncd x && repro-env show\n```\n"
-    )
-    assert found == [["A=1", "repro-env", "check", "--all"], ["repro-env", "show"], ["repro-env", "runs", "list", "--tag", "a"]]
 
 
 def test_the_public_interface_is_in_the_reference() -> None:

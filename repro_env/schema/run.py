@@ -391,7 +391,7 @@ class Output(Frozen, frozen=True, kw_only=True):
     """A file that the run wrote."""
 
     path: FilePath
-    """Relative to the project, or absolute for a file outside the project (`runs.records.records.place` returns its location)."""
+    """Relative to the project, or absolute for a file outside the project."""
     sha256: Digest
     size: Size
 
