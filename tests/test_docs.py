@@ -31,7 +31,7 @@ EXAMPLES = (
     "hosts/*", "./runs", "build/*", "repro-env/*/[0-9]", "checkpoints/0*",
     # of a user's project and environment
     "../*", "out/*", "test/17", "mlruns/", "x.py", "_version.py", "bin/*", "lib/python3*",
-    "include/site/*", "lib*/python*/*", "uv.toml", "pylock.toml", "secrets.toml", "results/wide.json",
+    "include/site/*", "lib*/python*/*", "uv.toml", "pylock.toml", "results/wide.json",
     # of other programs, registries and formats
     "conda-meta/*", "pkgs/", "envs/", "nvidia.com/*", "amd.com/*", "HOST/*", "registry.example.com/*", "job.sh",
 )  # fmt: skip
