@@ -85,6 +85,7 @@ from repro_env.schema.run import (
     StandardStreams,
     Start,
 )
+from repro_env.schema.rundirectory import CHECKPOINTS_AFTER, CHECKPOINTS_BEFORE, FILES, NOTES
 from repro_env.schema.runners import RunnerName
 from repro_env.schema.spec import Spec
 from repro_env.specs.argument import Opened, SpecName, current_directory, open_spec
@@ -377,7 +378,7 @@ def prepare(
         if not is_collected(resumed.directory):
             raise RecordError(
                 "the outputs of this killed run cannot be separated from its code, which is not in the store any more",
-                where=str(resumed.directory / "files"),
+                where=str(resumed.directory / FILES),
                 hint="copy the outputs into the project, and start a new run",
             )
     given = variables_of(options)
@@ -489,7 +490,7 @@ def prepare(
         gpus=gpus,
         tools=str(package.ROOT),
         resumed=None if resumed is None else str(resumed.directory.resolve()),
-        notes=str((runs / records.name_of(started, command, run_id) if joined is None else joined.directory) / "notes"),
+        notes=str((runs / records.name_of(started, command, run_id) if joined is None else joined.directory) / NOTES),
         member=options.member,
         streams=options.streams,
     )
@@ -605,7 +606,7 @@ def _begin(inputs: Inputs) -> Recording:
         recording.start(inputs.start)
         for kind, text in (*(("tag", tag) for tag in options.tags), *((("note", options.note),) if options.note else ())):
             annotation.add(recording.directory, kind=kind, text=text)
-        checkpointstate.write(recording.directory, checkpointstate.BEFORE, inputs.checkpoints)
+        checkpointstate.write(recording.directory, CHECKPOINTS_BEFORE, inputs.checkpoints)
     except ReproEnvError:
         recording.discard()
         raise
@@ -664,7 +665,7 @@ def _record_end(
         with contextlib.suppress(OSError):
             remove_tree(Path(launch.notes))
         try:
-            checkpointstate.write(recording.directory, checkpointstate.AFTER, after)
+            checkpointstate.write(recording.directory, CHECKPOINTS_AFTER, after)
         except ReproEnvError as error:
             tell.warn(f"the list of the checkpoint files after the run could not be written: {error}")
         try:

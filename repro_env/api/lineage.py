@@ -26,6 +26,7 @@ from repro_env.runs.records import records
 from repro_env.runs.records.records import Run, Unreadable
 from repro_env.schema.errors import DataError, RecordError, UsageError, os_errors_as
 from repro_env.schema.progress import SILENT, Tell
+from repro_env.schema.rundirectory import START
 from repro_env.specs.argument import current_directory
 from repro_env.store.store import Store
 
@@ -96,7 +97,7 @@ class _Search:
     def answer(self) -> Answer:
         path, mode = _path(self._here, self._word)
         if stat.S_ISDIR(mode):
-            if (path / "start.json").is_file():
+            if (path / START).is_file():
                 self._read_runs(near=path.parent)
                 return self._answer(records.read(path))
             path, mode = _weights(path, self._word), stat.S_IFREG

@@ -18,11 +18,11 @@ from repro_env.oci.paths import is_below
 from repro_env.runs.records import annotation, pulled, records, toolfiles
 from repro_env.runs.records.annotation import Annotation
 from repro_env.runs.records.records import Run, Unreadable
-from repro_env.sandbox.outputs import OUTSIDE, locate
 from repro_env.schema.errors import DiskError, RecordError, StoreError, os_errors_as
 from repro_env.schema.messages import shorten
 from repro_env.schema.progress import SILENT, Tell
 from repro_env.schema.run import Output
+from repro_env.schema.rundirectory import OUTSIDE, locate
 from repro_env.specs.argument import current_directory
 from repro_env.store.specs.files import SPEC
 from repro_env.store.specs.lookup import DIRECTORY

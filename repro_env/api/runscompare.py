@@ -28,6 +28,7 @@ from repro_env.runs.records.records import Run
 from repro_env.runs.specsearch import Specs
 from repro_env.schema.errors import ArtifactError, ReproEnvError
 from repro_env.schema.run import Start
+from repro_env.schema.rundirectory import CHECKPOINTS_AFTER, CHECKPOINTS_BEFORE
 from repro_env.specs.argument import current_directory
 from repro_env.store.store import Store
 
@@ -102,8 +103,8 @@ def _checkpoint_files(run: Run) -> CheckpointFiles:
     if run.end is None or not any(fact.kind == "checkpoints" for fact in run.start.data):
         return CheckpointFiles()
     try:
-        old = checkpointstate.read(run.directory, checkpointstate.BEFORE, run.start.before)
-        new = checkpointstate.read(run.directory, checkpointstate.AFTER, run.end.after)
+        old = checkpointstate.read(run.directory, CHECKPOINTS_BEFORE, run.start.before)
+        new = checkpointstate.read(run.directory, CHECKPOINTS_AFTER, run.end.after)
     except ReproEnvError as error:
         return CheckpointFiles(unread=(f"checkpoints of {run.short} ({error.what})",))
     if new is None:

@@ -20,6 +20,7 @@ from repro_env.runs.records.records import Run, Unreadable
 from repro_env.runs.retention import Facts, KeptRun
 from repro_env.schema.errors import ReproEnvError
 from repro_env.schema.progress import Tell
+from repro_env.schema.rundirectory import END, START
 from repro_env.store.rundirectories import AWAY
 from repro_env.store.specs import archive as specs
 from repro_env.store.store import Store
@@ -204,7 +205,7 @@ def _tags(run: Run) -> tuple[str, ...]:
 def _ids_in(directory: Path) -> set[str]:
     """Return the IDs in an unreadable record, except its own. The run may have started from any of them."""
     found: set[str] = set()
-    for name in ("start.json", "end.json"):
+    for name in (START, END):
         with contextlib.suppress(OSError):
             found |= {match.decode() for match in _ID.findall(read_regular(directory / name, records.LARGEST))}
     return {run_id for run_id in found if not directory.name.endswith(f"-{ids.short(run_id)}")}

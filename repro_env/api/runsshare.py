@@ -21,6 +21,7 @@ from repro_env.runs.catalog.part import Summary
 from repro_env.runs.records import annotation, ids, records
 from repro_env.schema.errors import ArtifactError, CaptureError, RecordError, ReproEnvError, SpecError, UsageError
 from repro_env.schema.progress import SILENT, Tell
+from repro_env.schema.rundirectory import output_of
 from repro_env.specs.argument import current_directory, reference_of
 from repro_env.store.store import Store
 
@@ -196,7 +197,7 @@ def pull_runs(
 
         def receive(run_id: str) -> Received:
             shared = stored.run(run_id, source.name)
-            paths = {output: path for path in shared.files if (output := contents.output_of(path)) is not None}
+            paths = {output: path for path in shared.files if (output := output_of(path)) is not None}
             chosen = choice({output: shared.files[path].size for output, path in paths.items()})
             return receiver.receive(shared, {paths[output] for output in chosen})
 

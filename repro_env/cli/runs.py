@@ -27,8 +27,8 @@ from repro_env.launch.engine import State
 from repro_env.runs.records import annotation, ids, pulled, records, verdicts
 from repro_env.runs.records.records import Run
 from repro_env.runs.records.submissions import Submitted
-from repro_env.sandbox.streams import STDERR
 from repro_env.schema.errors import ReproEnvError, UsageError
+from repro_env.schema.rundirectory import STDERR
 from repro_env.store.store import Store
 
 _LONGEST = 60

@@ -14,12 +14,13 @@ from repro_env.runs.records import checkpointstate, ids, records
 from repro_env.runs.records.records import Run
 from repro_env.runs.start import snapshot, sourcedirectory
 from repro_env.runs.start.request import SIZES, RunOptions, streams_to_repeat
-from repro_env.sandbox import outputs, plan
+from repro_env.sandbox import plan
 from repro_env.schema.environment import Variable
 from repro_env.schema.errors import DataError, RecordError, ReproEnvError, SourceError, SpecError, UsageError
 from repro_env.schema.progress import Tell
 from repro_env.schema.redact import REDACTED
 from repro_env.schema.run import End, Mount
+from repro_env.schema.rundirectory import CHECKPOINTS_BEFORE, START, locate
 from repro_env.schema.runners import RunnerName
 from repro_env.schema.spec import Data, Source, Spec
 from repro_env.store.store import Store
@@ -35,7 +36,7 @@ def end_of(run: Run) -> End:
         raise refused("this run is still running", "wait until it ends")
     if run.end is None:
         raise refused("this run was interrupted, so its results are not recorded", "verify a run that ended by itself")
-    start_file = run.directory / "start.json"
+    start_file = run.directory / START
     if run.end.start not in (None, f"sha256:{sha256_of(start_file)}"):
         what = "this file was changed after the run: end.json has a different digest for it"
         raise refused(what, "restore it from a backup", str(start_file))
@@ -72,7 +73,7 @@ def resumed_directory(run: Run) -> Path | None:
         why = "was killed, so its outputs are not recorded" if digest is None else "has another record now"
         raise RecordError(f"{name} {why}", where=resumed.directory.name, hint="verify a run that ended by itself")
     for output in resumed.end.outputs:
-        path = outputs.locate(resumed.files, output.path)
+        path = locate(resumed.files, output.path)
         try:
             same = f"sha256:{sha256_of(path, below=resumed.directory)}" == output.sha256
         except OSError:
@@ -287,7 +288,7 @@ def copy_checkpoints(run: Run, to: Path) -> tuple[list[Mount], list[str]]:
     mounts = checkpoint_mounts(run)
     if not mounts:
         return [], []
-    listing = checkpointstate.read(run.directory, checkpointstate.BEFORE, run.start.before)
+    listing = checkpointstate.read(run.directory, CHECKPOINTS_BEFORE, run.start.before)
     if listing is None:
         return [], ["the record does not list the files that were in its checkpoint directories before the run"]
     return checkpointstate.copy_files(listing, mounts, to)

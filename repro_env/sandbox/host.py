@@ -22,12 +22,12 @@ import msgspec
 from repro_env.io.files import remove_tree
 from repro_env.oci import paths
 from repro_env.sandbox import command, kernel, landlock, limits, memory, workspace
-from repro_env.sandbox.outputs import OUTSIDE
 from repro_env.sandbox.runner import Runner
 from repro_env.sandbox.session import FORWARDED, Clock, SignalQueue, queue_signals
 from repro_env.sandbox.streams import Streams
 from repro_env.schema.environment import Variable
 from repro_env.schema.run import Launch, Outcome
+from repro_env.schema.rundirectory import FILES, OUTSIDE
 
 MEANS = "isolation: none, the live environment with the files and network of this machine"
 _RESTRICTED = "writes: only in the copy, its home and temporary directory, by Landlock"
@@ -49,7 +49,7 @@ class HostRunner(Runner):
     @classmethod
     def restore(cls, directory: Path, run_id: str, path: str) -> None:  # noqa: ARG003
         """See `Runner`."""
-        files, root = directory / "files", directory / OUTSIDE
+        files, root = directory / FILES, directory / OUTSIDE
         copy = root / path[1:]
         if not files.exists() and copy.is_dir() and not copy.is_symlink() and _is_direct(root, path[1:]):
             copy.rename(files)
@@ -62,7 +62,7 @@ class HostRunner(Runner):
         # The copy has the same depth as the source, so that `..` leads to mounts, not to the user's files.
         copy, home = (Path(f"{root}{path}") for path in (launch.workspace, launch.user.home))
         copy.parent.mkdir(parents=True, exist_ok=True)
-        (directory / "files").rename(copy)
+        (directory / FILES).rename(copy)
         home.mkdir(parents=True, exist_ok=True)
         has_starved = memory.watch_oom_kills()
         means = [MEANS, _RESTRICTED if landlock.is_available() else _UNRESTRICTED]

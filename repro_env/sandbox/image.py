@@ -18,6 +18,7 @@ from repro_env.oci import paths
 from repro_env.sandbox import fabric, workspace
 from repro_env.schema.errors import StoreError
 from repro_env.schema.run import Launch
+from repro_env.schema.rundirectory import FILES
 
 Mounts = dict[str, tuple[str, bool]]
 """Path inside a run -> path on this machine, and whether it is read-only."""
@@ -64,7 +65,7 @@ class Image:
 
     def mounts(self, launch: Launch, directory: Path) -> Mounts:
         """What every run mounts, after `prepare`, without trees of the image."""
-        mounts = {launch.workspace: (str(directory / "files"), False)}
+        mounts = {launch.workspace: (str(directory / FILES), False)}
         mounts |= {mount.target: (mount.source, mount.read_only) for mount in launch.mounts}
         mounts |= {file.target: (file.source, True) for file in launch.gpus.files}
         if self.bytecode is not None:

@@ -19,9 +19,9 @@ from repro_env.sandbox import workspace
 from repro_env.sandbox.embedded import rootfs
 from repro_env.sandbox.handover import CONTROL
 from repro_env.sandbox.image import Image, Mounts, find_in_image
-from repro_env.sandbox.outputs import OUTSIDE
 from repro_env.schema.errors import RunError
 from repro_env.schema.run import Launch
+from repro_env.schema.rundirectory import OUTSIDE, SCRATCH
 
 _MANY = 64
 """A directory with more subdirectories than this is mounted as it is, because each of them would need a mount."""
@@ -42,7 +42,7 @@ def make(launch: Launch, directory: Path, image: Image, control: Path) -> Mounts
     for target, (source, read_only) in covers.items():  # all are covered before mount points are made in them
         if not read_only:
             workspace.make_mount_points(Path(source), target, points | dict.fromkeys(writable, True))
-    return covers | mounts | dict(_submounts(launch)) | dict(_etc(launch, merged, directory / workspace.SCRATCH))
+    return covers | mounts | dict(_submounts(launch)) | dict(_etc(launch, merged, directory / SCRATCH))
 
 
 def writable_directories(launch: Launch, merged: Path) -> list[str]:

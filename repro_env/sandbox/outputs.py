@@ -13,9 +13,8 @@ import msgspec
 from repro_env.io.files import sha256_of
 from repro_env.schema import redact
 from repro_env.schema.run import Output
+from repro_env.schema.rundirectory import FILES, HOSTS, OUTSIDE
 
-OUTSIDE = "outside"
-"""The name of the directory, in the directory of a run, for files that the run wrote outside its project, by absolute path."""
 _NAME = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,4000}")
 """Paths that a record can hold. Bytes that are not UTF-8 are surrogates (PEP 383)."""
 
@@ -76,34 +75,14 @@ def collect(files: Path, prefix: str = "", recorded: Iterable[Output] | None = N
 
 def of_run(directory: Path, recorded: Iterable[Output] | None = None) -> Contents:
     """Collect the outputs in the directory of a run. Files that it wrote outside its project have absolute paths."""
-    external, internal = collect(directory / OUTSIDE, "/", recorded), collect(directory / "files", "", recorded)
+    external, internal = collect(directory / OUTSIDE, "/", recorded), collect(directory / FILES, "", recorded)
     other_machines = sorted(
         redact.line(f"/{path.relative_to(outside).as_posix()} of {outside.parent.name} (differs from the output with this path)")
-        for outside in directory.glob(f"hosts/*/{OUTSIDE}")
+        for outside in directory.glob(f"{HOSTS}/*/{OUTSIDE}")
         for path in outside.rglob("*")
         if path.is_symlink() or not path.is_dir()
     )
     return Contents(external.outputs + internal.outputs, (*external.others, *internal.others, *other_machines))
-
-
-def locate(files: Path, path: str) -> Path:
-    """Return where the file of an output is. `files`: the directory `files` of the run."""
-    return files.with_name(OUTSIDE) / path[1:] if path.startswith("/") else files / path
-
-
-def name_of(directory: Path, path: Path) -> str:
-    """Return the path of an output in the record, from the path of its file. `directory`: the directory of the run."""
-    tree, _, name = path.relative_to(directory).as_posix().partition("/")
-    return f"/{name}" if tree == OUTSIDE else name
-
-
-def digest(path: Path) -> str | None:
-    """Return `sha256:<hex>` of a regular file, also behind symlinks. None for anything else, such as a pipe or a device."""
-    try:
-        real = path.resolve(strict=True)
-        return f"sha256:{sha256_of(real)}" if real.is_file() else None
-    except (OSError, RuntimeError):  # a loop of symlinks raises RuntimeError
-        return None
 
 
 def _size(item: os.DirEntry[str]) -> int:

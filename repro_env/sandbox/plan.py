@@ -11,13 +11,10 @@ from repro_env.oci import paths as layout
 from repro_env.schema.environment import Interpreter, Variable, values_of
 from repro_env.schema.errors import UsageError
 from repro_env.schema.run import ImageTree, Launch, Member, Mode, Mount, Request, Start
+from repro_env.schema.rundirectory import NOTES_FILE, TRACE
 from repro_env.schema.spec import Identity, Spec
 
 HOSTNAME = "repro-env"
-NOTES = "notes.jsonl"
-"""File in the notes directory with the reports of the hooks (`runs.records.notes`)."""
-TRACE = "trace"
-"""Directory in the notes directory for the training steps, with one file per process (`exec --trace`)."""
 _THREADS = {
     "openmp": "OMP_NUM_THREADS",
     "mkl": "MKL_NUM_THREADS",
@@ -90,7 +87,7 @@ def _site(interpreter: Interpreter) -> str | None:
 
 def notes_file(member: Member | None) -> str:
     """The name of the file with the reports of the hooks. Machines cannot append to one file on a shared file system."""
-    return NOTES if member is None else f"{member.rank}-{NOTES}"
+    return NOTES_FILE if member is None else f"{member.rank}-{NOTES_FILE}"
 
 
 def trees(spec: Spec, workspace: str) -> tuple[ImageTree, ...]:

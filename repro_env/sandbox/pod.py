@@ -18,12 +18,12 @@ from repro_env.io.files import read_regular, remove_tree
 from repro_env.oci import paths
 from repro_env.oci.paths import is_below
 from repro_env.sandbox import host, limits, memory, workspace
-from repro_env.sandbox.outputs import OUTSIDE
 from repro_env.sandbox.runner import Runner
 from repro_env.sandbox.session import Clock
 from repro_env.sandbox.streams import Streams
 from repro_env.schema.errors import RunError
 from repro_env.schema.run import Launch, Limits, Outcome
+from repro_env.schema.rundirectory import FILES, OUTSIDE
 from repro_env.schema.spec import Spec
 
 WORKSPACE, HOME = f"{paths.JOB}/workspace", f"{paths.JOB}/home"
@@ -63,12 +63,12 @@ class PodRunner(Runner):
         """See `Runner`. Only pods that share a run have its project in another directory."""
         shared = _shared(directory, run_id)
         if shared.is_dir():
-            (shared / "workspace").rename(directory / "files")
+            (shared / "workspace").rename(directory / FILES)
             remove_tree(shared)
 
     def prepare(self, launch: Launch, directory: Path) -> None:
         """See `Runner`. Makes the directory that the pod mounts at the path of the source that of the run."""
-        files = directory / "files"
+        files = directory / FILES
         if launch.member is None:
             Path(WORKSPACE).rename(files)
             super().prepare(launch, directory)

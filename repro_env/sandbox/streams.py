@@ -24,10 +24,8 @@ from typing import TypeVar
 
 from repro_env.schema import redact
 from repro_env.schema.run import StandardStreams, StreamKind
+from repro_env.schema.rundirectory import CONSOLE, STDERR, STDOUT
 
-STDOUT, STDERR, BOTH = "stdout.log", "stderr.log", "console.log"
-NAMES = (STDOUT, STDERR, BOTH)
-"""Files in a run's directory. If stdout and stderr are the same terminal, file or pipe, there is only `console.log`."""
 HEAD = TAIL = 2 << 20
 """Bytes that a log keeps of the beginning and of the end, at least."""
 _READ = 1 << 16
@@ -162,7 +160,7 @@ class Streams:
             self._open_terminal(terminals)
             groups.append(tuple(stream for stream in terminals if stream) or (0,))
         for group in groups:
-            name = BOTH if len(group) > 1 else STDOUT if group == (1,) else STDERR
+            name = CONSOLE if len(group) > 1 else STDOUT if group == (1,) else STDERR
             log = None if hidden is None or group == (0,) else Log(directory / name, hidden)
             if log is not None:
                 stack.callback(log.close)

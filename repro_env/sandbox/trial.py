@@ -25,6 +25,7 @@ from repro_env.sandbox.runner import Runner
 from repro_env.schema.environment import Variable
 from repro_env.schema.errors import ReproEnvError
 from repro_env.schema.run import Launch, Limits, Mount, User
+from repro_env.schema.rundirectory import NOTES
 
 _SYSTEM = ("/bin", "/lib", "/lib32", "/lib64", "/sbin", "/usr")
 _CACHE = "etc/ld.so.cache"
@@ -45,11 +46,11 @@ def reason_against(runner: type[Runner], store: Path, runs: Path) -> str:
     try:
         with _directory(store) as image, _directory(runs) as run:
             trees = {_IMAGE: image / "image", _SOURCE: image / "source"}
-            for path in (*trees.values(), run / "notes", run / "run"):
+            for path in (*trees.values(), run / NOTES, run / "run"):
                 path.mkdir()
             mounts = list(_fill(trees[_IMAGE]))
             with runner.tiny_image(trees[_IMAGE], _IMAGE) as image_id:
-                launch = _launch(image_id, mounts, run / "notes")
+                launch = _launch(image_id, mounts, run / NOTES)
                 made = Image(trees.get, merged=image / "merged", interpreter=launch.argv[0])
                 status = runner(made).run(launch, directory=run / "run").status
     except (ReproEnvError, OSError) as error:

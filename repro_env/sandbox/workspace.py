@@ -22,19 +22,10 @@ from repro_env.io import files
 from repro_env.oci import paths
 from repro_env.oci.entry import escape
 from repro_env.oci.paths import is_below
-from repro_env.sandbox.outputs import OUTSIDE
 from repro_env.schema.codec import Frozen
 from repro_env.schema.run import Launch
+from repro_env.schema.rundirectory import FILES, HOSTS, OUTSIDE, RANKS, RULES, SCRATCH
 
-HOSTS = "hosts"
-"""Directory in the run's directory, while several processes share a run: each of their machines has a directory in it, because it
-has its own root, HOME and temporary files. Only `files` is shared by all machines."""
-RANKS = "ranks"
-"""Directory in the run's directory with a directory for each of the processes that share the run."""
-SCRATCH = ".scratch"
-"""Directory in the run's directory for what is not an output. It is removed with everything else that `prepare` made."""
-_RULES = ".unfinished.json"
-"""File in the run's directory, until `collect` is done."""
 _MAX_RULES = 256 << 20
 """Bytes that are read of the rules."""
 TEMPORARY = ("/tmp", "/var/tmp")  # noqa: S108
@@ -90,11 +81,11 @@ def rules_of(launch: Launch) -> Rules:
 
 def prepare(launch: Launch, directory: Path, snapshot: Path) -> None:
     """Copy the source to `files` in the run's `directory`, unless another process of the run has done it. Raises `DiskError`."""
-    source, host = directory / "files", host_directory(launch, directory)
+    source, host = directory / FILES, host_directory(launch, directory)
     is_prepared = launch.member is not None and not is_collected(directory)
     rules = rules_of(launch)
     if not is_prepared:
-        files.atomic_write(directory / _RULES, msgspec.json.encode(rules), flush=False)
+        files.atomic_write(directory / RULES, msgspec.json.encode(rules), flush=False)
     with files.room(directory):
         for path in (source, host / OUTSIDE, host / SCRATCH):
             path.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -105,19 +96,19 @@ def prepare(launch: Launch, directory: Path, snapshot: Path) -> None:
             return
         copy_tree(snapshot, source)
         if launch.resumed is not None:
-            for name in ("files", OUTSIDE):
+            for name in (FILES, OUTSIDE):
                 copy_over(Path(launch.resumed, name), directory / name)
     kinds = {mount.target: Path(mount.source).is_dir() for mount in launch.mounts}
     kinds |= {tree.target: not tree.root.startswith(paths.HOME) for tree in launch.trees}
     make_mount_points(source, launch.workspace, kinds)
     rules = msgspec.structs.replace(rules, times=_set_times(launch, directory))
-    files.atomic_write(directory / _RULES, msgspec.json.encode(rules), flush=False)
+    files.atomic_write(directory / RULES, msgspec.json.encode(rules), flush=False)
 
 
 def _set_times(launch: Launch, directory: Path) -> dict[str, int]:
     """Set the times that are in the record. Returns those of the source's files, as the disk keeps them, by path."""
     kept: dict[str, int] = {}
-    roots = [(directory / "files", ""), *([(directory / OUTSIDE, "/")] if launch.resumed is not None else [])]
+    roots = [(directory / FILES, ""), *([(directory / OUTSIDE, "/")] if launch.resumed is not None else [])]
     for root, prefix in roots:
         for found in files.walk(root) if root.is_dir() else ():  # follows no symlink, whatever the record names
             time = launch.times.get(escape(prefix + found.path))
@@ -125,7 +116,7 @@ def _set_times(launch: Launch, directory: Path) -> dict[str, int]:
                 continue
             path = root / found.path
             os.utime(path, ns=(time, time), follow_symlinks=False)
-            is_output = prefix or (launch.resumed is not None and os.path.lexists(Path(launch.resumed, "files", found.path)))
+            is_output = prefix or (launch.resumed is not None and os.path.lexists(Path(launch.resumed, FILES, found.path)))
             if found.kind == "file" and not is_output:
                 kept[found.path] = path.lstat().st_mtime_ns
     return kept
@@ -233,14 +224,14 @@ def collect(directory: Path, snapshot: Path, image: Iterable[Path] = ()) -> tupl
     that was killed. A second call changes nothing. Raises `OSError`.
     """
     try:
-        rules = msgspec.json.decode(files.read_regular(directory / _RULES, _MAX_RULES), type=Rules)
+        rules = msgspec.json.decode(files.read_regular(directory / RULES, _MAX_RULES), type=Rules)
     except FileNotFoundError:
         return ()
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise OSError(errno.EINVAL, "this file is damaged: it does not contain rules", str(directory / _RULES)) from None
+        raise OSError(errno.EINVAL, "this file is damaged: it does not contain rules", str(directory / RULES)) from None
     below = len(rules.workspace) + 1
     points = {path[below:] for path in rules.mounted if path.startswith(rules.workspace + "/")}
-    found = _prune(directory / "files", [snapshot], points.__contains__, rules.times)
+    found = _prune(directory / FILES, [snapshot], points.__contains__, rules.times)
     trees = [*image]
     hosts = sorted((directory / HOSTS).iterdir()) if (directory / HOSTS).is_dir() else []
     for host in hosts or [directory]:
@@ -253,7 +244,7 @@ def collect(directory: Path, snapshot: Path, image: Iterable[Path] = ()) -> tupl
             path.rmdir()
     removed = (file.path for file in files.walk(snapshot) if file.kind != "dir" and file.path not in found)
     result = tuple(path for path in removed if not is_below(path, *points))
-    (directory / _RULES).unlink()
+    (directory / RULES).unlink()
     return result
 
 
@@ -283,7 +274,7 @@ def _are_equal(left: Path, right: Path) -> bool:
 
 def is_collected(directory: Path) -> bool:
     """Whether the run's `directory` has only outputs, because `collect` is done."""
-    return not (directory / _RULES).exists()
+    return not (directory / RULES).exists()
 
 
 def _prune(root: Path, originals: Sequence[Path], skip: Callable[[str], bool], times: Mapping[str, int]) -> set[str]:

@@ -18,6 +18,7 @@ from repro_env.sandbox import outputs
 from repro_env.schema import codec
 from repro_env.schema.artifact import TreeBlob
 from repro_env.schema.run import DataFact, Launch, Parent
+from repro_env.schema.rundirectory import ANNOTATIONS, TRACE
 from repro_env.store.store import Store
 from tests.api.audits import drop_image, rewrite, run_audit
 from tests.api.place import Fake, Place, Work, writes
@@ -41,13 +42,13 @@ def run(place: Place, *, parents: tuple[Parent, ...] = (), **options: object) ->
     if parents:
         began = msgspec.structs.replace(done.start, parents=parents)
         rewrite(done.directory / "start.json", codec.pretty(began))
-        end = msgspec.structs.replace(done.end, start=outputs.digest(done.directory / "start.json"))
+        end = msgspec.structs.replace(done.end, start=records.digest(done.directory / "start.json"))
         rewrite(done.directory / "end.json", codec.pretty(end))
     return done
 
 
 def digest(path: Path) -> str:
-    sha256 = outputs.digest(path)
+    sha256 = records.digest(path)
     assert sha256 is not None
     return sha256
 
@@ -85,7 +86,7 @@ def test_removed_changed_and_new_outputs_are_found(place: Place) -> None:
 
 def test_a_changed_and_a_removed_trace_are_found(place: Place) -> None:
     done = run(place)
-    trace = done.directory / records.TRACE
+    trace = done.directory / TRACE
     trace.mkdir()
     (trace / "0.jsonl").write_text("1")
     end = msgspec.structs.replace(done.end, trace=outputs.collect(trace).outputs)
@@ -113,7 +114,7 @@ def test_a_damaged_annotation_is_found(place: Place) -> None:
     directory = run(place).directory
     note = annotation.add(directory, kind="note", text="good")
     assert run_audit(place).findings == ()
-    rewrite(directory / annotation.SUBDIRECTORY / f"{note.id}.json", b"{")
+    rewrite(directory / ANNOTATIONS / f"{note.id}.json", b"{")
     assert findings(run_audit(place)) == [("record", "changed", f"annotations/{note.id}.json")]
 
 

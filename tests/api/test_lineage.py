@@ -14,6 +14,7 @@ from repro_env.runs.records import checkpointstate, ids, records
 from repro_env.runs.records.checkpointstate import CheckpointFile
 from repro_env.schema.errors import DataError, RecordError, UsageError
 from repro_env.schema.run import DataFact, Parent
+from repro_env.schema.rundirectory import CHECKPOINTS_AFTER, CHECKPOINTS_BEFORE
 from repro_env.store.store import Store
 from tests.api.families import checkpoint, made, parent, sha256_hex
 from tests.parts import need
@@ -150,12 +151,12 @@ def test_files_that_a_run_wrote_to_its_checkpoints_are_found_in_its_lists(
         checkpointstate.write(recording.directory, name, checkpointstate.Listing(files=tuple(held), links=(), others=()))
         return checkpointstate.digest(checkpointstate.Listing(files=tuple(held), links=(), others=())) or ""
 
-    first = listed(checkpointstate.BEFORE, {"old.pt": "old", "log": "a"})
-    last = listed(checkpointstate.AFTER, {"old.pt": "old", "log": "b", "new.pt": "weights"})
+    first = listed(CHECKPOINTS_BEFORE, {"old.pt": "old", "log": "a"})
+    last = listed(CHECKPOINTS_AFTER, {"old.pt": "old", "log": "b", "new.pt": "weights"})
     recording.start(msgspec.structs.replace(start(run_id), before=first))
     recording.finish(msgspec.structs.replace(end(run_id), outputs=(), after=last, start=recording.start_digest))
     if not kept:
-        (recording.directory / checkpointstate.BEFORE).unlink()
+        (recording.directory / CHECKPOINTS_BEFORE).unlink()
     found = ask(sha256_hex("weights"), store, runs=tmp_path / "runs")
     assert found.known is known
     if known:

@@ -22,6 +22,7 @@ from repro_env.schema import codec
 from repro_env.schema.errors import RecordError, UsageError
 from repro_env.schema.progress import Silent
 from repro_env.schema.run import Parent
+from repro_env.schema.rundirectory import ANNOTATIONS
 from repro_env.store.specs import archive
 from repro_env.store.store import Store
 from tests.fakes.messages import Messages
@@ -162,7 +163,7 @@ def test_a_run_with_an_unreadable_tag_is_kept(tmp_path: Path, store: Store) -> N
     directory = recorded(runs, 1)
     recorded(runs, 2)
     tag = annotation.add(directory, kind="tag", text="paper")
-    path = directory / annotation.SUBDIRECTORY / f"{tag.id}.json"
+    path = directory / ANNOTATIONS / f"{tag.id}.json"
     path.chmod(0o644)
     path.write_text("{")
     done = collect(runs, store, "last=1")

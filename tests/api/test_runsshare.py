@@ -25,6 +25,7 @@ from repro_env.schema import codec
 from repro_env.schema.errors import ArtifactError, CaptureError, RecordError, ReproEnvError, SpecVersionError, UsageError
 from repro_env.schema.progress import Advance, Silent
 from repro_env.schema.run import Launch
+from repro_env.schema.rundirectory import PULLED
 from repro_env.store.store import Store
 from tests.api.place import Fake, Place, writes
 from tests.fakes.messages import Messages
@@ -107,7 +108,7 @@ def push(place: Place, catalog: str, *words: str, **options: object) -> runsshar
 def files_of(directory: Path) -> dict[str, str]:
     """The files of a run by path, without those that only this machine needs."""
     paths = (path for path in directory.rglob("*") if path.is_file())
-    return {str(path.relative_to(directory)): sha256_of(path) for path in paths if path.name not in ("lock", pulled.NAME)}
+    return {str(path.relative_to(directory)): sha256_of(path) for path in paths if path.name not in ("lock", PULLED)}
 
 
 def blob(catalog: str, file: Path) -> Path:

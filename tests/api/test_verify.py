@@ -22,6 +22,7 @@ from repro_env.schema import codec
 from repro_env.schema.environment import Variable
 from repro_env.schema.errors import RecordError, SourceError, SpecError, UsageError
 from repro_env.schema.run import Launch, Mount, Outcome
+from repro_env.schema.rundirectory import CHECKPOINTS_AFTER, CHECKPOINTS_BEFORE
 from tests.api.place import Fake, Place, Work, writes
 from tests.compare.outputs import sides
 from tests.environment.conftest import Git, git  # noqa: F401
@@ -255,7 +256,7 @@ def test_links_in_checkpoints_are_copied_and_do_not_lead_out_of_the_copy(place: 
     (directory / "step.txt").write_text("3")
     (directory / "last").symlink_to("step.txt")
     done = place.run(backend=Saving(1.0, resume=True), checkpoints=((str(directory), "/ck"),))
-    listing = checkpointstate.read(done.directory, checkpointstate.BEFORE, done.start.before)
+    listing = checkpointstate.read(done.directory, CHECKPOINTS_BEFORE, done.start.before)
     assert listing is not None
     assert listing.links == (checkpointstate.CheckpointLink(target="/ck", path="last", to="step.txt"),)
     assert verify_run(place, None, Saving(1.0, resume=True)).verdict.same
@@ -278,7 +279,7 @@ def test_a_checkpoint_with_a_name_that_cannot_be_recorded_is_reported(place: Pla
     directory.mkdir()
     (directory / name).write_text("3")
     done = place.run(backend=Saving(1.0), checkpoints=((str(directory), "/ck"),))
-    listing = checkpointstate.read(done.directory, checkpointstate.BEFORE, done.start.before)
+    listing = checkpointstate.read(done.directory, CHECKPOINTS_BEFORE, done.start.before)
     assert listing is not None
     assert ([file.shown for file in listing.files], len(listing.others)) == ([], 1)
     again = Saving(1.0)
@@ -290,13 +291,13 @@ def test_a_checkpoint_with_a_name_that_cannot_be_recorded_is_reported(place: Pla
 @pytest.mark.parametrize("path", ["../x", "/etc/x", "a/../../x", "."])
 def test_a_list_of_checkpoints_cannot_name_paths_outside_them(place: Place, path: str) -> None:
     done = place.run(backend=Saving(1.0), checkpoints=(("ck", "/ck"),))
-    raw = json.loads((done.directory / checkpointstate.AFTER).read_bytes())
+    raw = json.loads((done.directory / CHECKPOINTS_AFTER).read_bytes())
     raw["files"][0]["path"] = path
-    (done.directory / checkpointstate.AFTER).write_text(json.dumps(raw))
+    (done.directory / CHECKPOINTS_AFTER).write_text(json.dumps(raw))
     with pytest.raises(RecordError, match="changed since the run"):
-        checkpointstate.read(done.directory, checkpointstate.AFTER, done.end.after)
+        checkpointstate.read(done.directory, CHECKPOINTS_AFTER, done.end.after)
     with pytest.raises(SpecError, match="path"):
-        checkpointstate.read(done.directory, checkpointstate.AFTER, records.digest(done.directory / checkpointstate.AFTER))
+        checkpointstate.read(done.directory, CHECKPOINTS_AFTER, records.digest(done.directory / CHECKPOINTS_AFTER))
 
 
 def test_code_is_found_in_its_directory_without_the_checkpoints_there(place: Place) -> None:
@@ -313,7 +314,7 @@ def test_code_is_found_in_its_directory_without_the_checkpoints_there(place: Pla
 
 def test_an_edited_list_of_checkpoints_is_refused(place: Place) -> None:
     done = place.run(backend=Saving(1.0), checkpoints=(("ck", "/ck"),))
-    path = done.directory / checkpointstate.BEFORE
+    path = done.directory / CHECKPOINTS_BEFORE
     path.write_bytes(path.read_bytes().replace(b'"others": []', b'"others": ["/ck/x (gone)"]'))
     with pytest.raises(RecordError, match="this file changed since the run"):
         verify_run(place, None, Saving(1.0))

@@ -11,6 +11,7 @@ from repro_env.cli import app
 from repro_env.runs.records import checkpointstate, ids, records
 from repro_env.schema.errors import RecordError
 from repro_env.schema.run import DataFact, Metric, Output
+from repro_env.schema.rundirectory import CHECKPOINTS_AFTER, CHECKPOINTS_BEFORE
 from repro_env.schema.spec import Spec
 from repro_env.store.store import Store
 from tests.compare.traces.lines import lines
@@ -39,7 +40,7 @@ def recorded(
     fact = msgspec.structs.replace(record.source, digest=source, path=path, directory=path)
     record = msgspec.structs.replace(record, spec=spec.digest, image=spec.expected.image_id, seed=seed, source=fact)
     if checkpoints is not None:
-        for name, listing in zip((checkpointstate.BEFORE, checkpointstate.AFTER), checkpoints, strict=True):
+        for name, listing in zip((CHECKPOINTS_BEFORE, CHECKPOINTS_AFTER), checkpoints, strict=True):
             checkpointstate.write(recording.directory, name, listing)
         data = (DataFact(source="/c", target="/ckpt", kind="checkpoints", digest=None),)
         record = msgspec.structs.replace(record, data=data, before=checkpointstate.digest(checkpoints[0]))
@@ -148,7 +149,7 @@ def test_compare_includes_new_files_in_checkpoints_directories(
     assert code == 1
     assert "~  /ckpt/last" in out
     assert "+  /ckpt/old" in out
-    (third / checkpointstate.AFTER).unlink()
+    (third / CHECKPOINTS_AFTER).unlink()
     code, out = call(capsys, "00000003", "00000003", *option)
     assert code == 1
     assert "?  checkpoints of 00000003 (this file cannot be read" in out

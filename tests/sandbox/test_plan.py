@@ -13,6 +13,7 @@ from repro_env.schema.errors import UsageError
 from repro_env.schema.frameworks import Threads
 from repro_env.schema.image import Config
 from repro_env.schema.run import Launch, Mount, Request, SourceFact, Start, User
+from repro_env.schema.rundirectory import NOTES_FILE, TRACE
 from repro_env.schema.spec import Spec
 from tests.fakes import specs
 
@@ -130,7 +131,7 @@ def test_the_variables_come_from_the_image_the_user_and_the_hooks(spec: Spec) ->
     assert (values["HOME"], values["USER"], values["LOGNAME"], values["TERM"]) == ("/home/ann", "ann", "ann", "xterm")
     assert (values["PYTHONHASHSEED"], values["REPRO_ENV_SEED"]) == ("7", "7")
     assert values["PYTHONPATH"] == f"{layout.SEEDS}/{layout.HOOKS}"
-    assert values["REPRO_ENV_NOTES"] == f"{layout.NOTES}/{plan.NOTES}"
+    assert values["REPRO_ENV_NOTES"] == f"{layout.NOTES}/{NOTES_FILE}"
     assert values["PYTHONPYCACHEPREFIX"] == layout.PYCACHE
     assert values["WANDB_MODE"] == "offline"
     assert values["HF_HUB_OFFLINE"] == values["TRANSFORMERS_OFFLINE"] == values["HF_DATASETS_OFFLINE"] == "1"
@@ -161,7 +162,7 @@ def test_options_reach_the_hooks_as_variables(spec: Spec) -> None:
     launch = launch_of(spec, determinism="strict", ranks="same", trace=True)
     values = env(launch)
     assert (values["REPRO_ENV_DETERMINISM"], values["REPRO_ENV_RANKS"], values["REPRO_ENV_RUN"]) == ("strict", "same", "id")
-    assert values["REPRO_ENV_TRACE"] == f"{layout.NOTES}/{plan.TRACE}"
+    assert values["REPRO_ENV_TRACE"] == f"{layout.NOTES}/{TRACE}"
     assert values["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
     assert launch.fixed_addresses
     assert not launch_of(spec, determinism="off").fixed_addresses
@@ -194,7 +195,7 @@ def test_the_host_runner_passes_the_callers_variables(spec: Spec) -> None:
     assert values["HOME"] == "/root"
     assert values["OMP_NUM_THREADS"] == "2"
     assert values["PYTHONPATH"] == f"/tool/repro_env/{layout.HOOKS}"
-    assert values["REPRO_ENV_NOTES"] == f"/runs/x/notes/{plan.NOTES}"
+    assert values["REPRO_ENV_NOTES"] == f"/runs/x/notes/{NOTES_FILE}"
     assert "PYTHONPYCACHEPREFIX" not in values
 
 

@@ -39,6 +39,7 @@ from repro_env.sandbox import outputs
 from repro_env.schema import codec
 from repro_env.schema.errors import ReproEnvError, SpecVersionError
 from repro_env.schema.run import DataFact, Mount, Parent
+from repro_env.schema.rundirectory import ANNOTATIONS, CHECKPOINTS_AFTER, CHECKPOINTS_BEFORE, END, FILES, PULLED, START, TRACE
 from repro_env.store.store import Store
 
 
@@ -70,13 +71,13 @@ class Auditor:
     def check_unreadable(self, record: Unreadable) -> None:
         """Add the finding for a record that cannot be read."""
         directory = record.directory
-        is_link = directory.is_symlink() or (directory / "files").is_symlink()
-        count = 0 if is_link else sum(len(names) for _, _, names in os.walk(directory / "files"))
+        is_link = directory.is_symlink() or (directory / FILES).is_symlink()
+        count = 0 if is_link else sum(len(names) for _, _, names in os.walk(directory / FILES))
         orphans = f"; {count} files in it have no record" if count else ""
         state: State = "changed"
         if isinstance(record.why, SpecVersionError):
             state = "unknown"
-        elif not (directory / "start.json").exists():
+        elif not (directory / START).exists():
             state = "gone"
         why = f"{record.why.what}{orphans}"
         self._files["record"] += 1
@@ -109,7 +110,7 @@ class Auditor:
 
     def _check_parent(self, parent: Parent, run: Run) -> Answer:
         directory = self._directories.get(parent.id) or _find_mounted(parent.id, run) or self._elsewhere.get(parent.id)
-        current = records.digest(directory / "end.json") if directory is not None else None
+        current = records.digest(directory / END) if directory is not None else None
         return check_parent(parent, current, self._broken.get(ids.short(parent.id)))
 
     @cached_property
@@ -163,15 +164,15 @@ class Auditor:
 
 def _check_own_files(run: Run) -> Iterator[Finding]:
     """Check what belongs to one run only: its record and the files in its directory."""
-    yield from check_record(run, records.digest(run.directory / "start.json"))
+    yield from check_record(run, records.digest(run.directory / START))
     try:
         annotation.of(run.directory)
     except ReproEnvError as error:
         state: State = "unknown" if isinstance(error, SpecVersionError) else "changed"
-        yield finding("record", state, f"{annotation.SUBDIRECTORY}/{Path(error.where).name}", error.what, run)
+        yield finding("record", state, f"{ANNOTATIONS}/{Path(error.where).name}", error.what, run)
     if run.end is None:
         return
-    for name, digest in ((checkpointstate.BEFORE, run.start.before), (checkpointstate.AFTER, run.end.after)):
+    for name, digest in ((CHECKPOINTS_BEFORE, run.start.before), (CHECKPOINTS_AFTER, run.end.after)):
         current = records.digest(run.directory / name)
         if digest is not None and not current:
             yield finding("record", "gone", name, f"{name} is missing", run)
@@ -187,10 +188,10 @@ def _check_own_files(run: Run) -> Iterator[Finding]:
         left_out = pulled.read(run.directory)
     except ReproEnvError as error:
         left_out = None
-        yield finding("record", "changed", pulled.NAME, error.what, run)
+        yield finding("record", "changed", PULLED, error.what, run)
     yield from found if left_out is None else explain_missing(found, lambda name: left_out.why(name, run.short))
-    if run.end.trace or (run.directory / records.TRACE).is_dir():
-        trace = outputs.collect(run.directory / records.TRACE, recorded=run.end.trace)
+    if run.end.trace or (run.directory / TRACE).is_dir():
+        trace = outputs.collect(run.directory / TRACE, recorded=run.end.trace)
         yield from check_files("trace", run, run.end.trace, trace.outputs)
 
 
@@ -213,6 +214,6 @@ def _read_listing(source: str, last_run: Run, mount: DataFact) -> tuple[Listing 
     if last_run.end.after is None:
         return None, "the last run that could write to it did not record its files"
     try:
-        return checkpointstate.read(last_run.directory, checkpointstate.AFTER, last_run.end.after), ""
+        return checkpointstate.read(last_run.directory, CHECKPOINTS_AFTER, last_run.end.after), ""
     except ReproEnvError as error:
         return None, f"the list of the files after the last run cannot be used: {error.what}"

@@ -13,6 +13,7 @@ from repro_env.runs.records.records import Run
 from repro_env.schema import redact
 from repro_env.schema.codec import Frozen
 from repro_env.schema.run import Output, Parent
+from repro_env.schema.rundirectory import END, START
 
 Part = Literal["record", "output", "trace", "checkpoint", "spec", "image", "code", "data", "parent"]
 State = Literal["gone", "changed", "unrecorded", "unknown"]
@@ -63,17 +64,17 @@ class Checks:
 def check_record(run: Run, start_digest: str) -> Iterator[Finding]:
     """Compare the two files of a record with each other. `start_digest`: the current `sha256:<hex>` of `start.json`."""
     if not run.directory.name.endswith(f"-{run.short}"):
-        yield finding("record", "changed", "start.json", f"the directory of another run holds run {run.short}", run)
+        yield finding("record", "changed", START, f"the directory of another run holds run {run.short}", run)
     if run.end is None:
         why = "the run is still running" if run.state == "running" else "the run was interrupted, so its outputs were not hashed"
-        yield finding("record", "unknown", "end.json", why, run)
+        yield finding("record", "unknown", END, why, run)
     elif run.end.id != run.start.id:
-        yield finding("record", "changed", "end.json", f"it belongs to run {ids.short(run.end.id)}", run)
+        yield finding("record", "changed", END, f"it belongs to run {ids.short(run.end.id)}", run)
     elif run.end.start is None:
         why = "the version that wrote the record did not store the sha256 of start.json"
-        yield finding("record", "unknown", "start.json", why, run)
+        yield finding("record", "unknown", START, why, run)
     elif run.end.start != start_digest:
-        yield finding("record", "changed", "start.json", "its sha256 differs from the one in end.json", run)
+        yield finding("record", "changed", START, "its sha256 differs from the one in end.json", run)
 
 
 def check_others(run: Run, recorded: Iterable[str], current: Iterable[str]) -> Iterator[Finding]:

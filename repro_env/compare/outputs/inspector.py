@@ -13,6 +13,7 @@ from repro_env.runs.execution import imageprogram, streams
 from repro_env.runs.start.request import RunOptions
 from repro_env.schema.errors import ReproEnvError
 from repro_env.schema.run import Mount
+from repro_env.schema.rundirectory import NOTES
 from repro_env.schema.spec import Spec
 from repro_env.store.store import Store
 
@@ -36,7 +37,7 @@ def tensor_comparer(spec: Spec, options: RunOptions, store: Store) -> CompareTen
         paths = {directory: directory if not moves else f"{_WORKSPACE}-{number}" for number, directory in enumerate(directories)}
         wanted = [[f"{paths[str(path.parent)]}/{path.name}" for path in pair] for pair in pairs]
         with store.temp.directory() as temporary:
-            notes, directory = temporary / "notes", temporary / "run"
+            notes, directory = temporary / NOTES, temporary / "run"
             notes.mkdir()
             directory.mkdir()
             (notes / _WANTED).write_bytes(msgspec.json.encode(wanted))

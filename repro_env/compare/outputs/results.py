@@ -21,12 +21,11 @@ from repro_env.compare.outputs.tensors import holds_tensors
 from repro_env.compare.traces import comparison, divergence
 from repro_env.io.files import open_regular, read_regular, sha256_of
 from repro_env.runs.records import checkpointstate, ids, pulled, records
-from repro_env.sandbox import streams
-from repro_env.sandbox.outputs import locate
 from repro_env.sandbox.runners import runner_class
 from repro_env.schema.errors import RecordError, UsageError
 from repro_env.schema.messages import shorten
 from repro_env.schema.run import End, Mount, Start
+from repro_env.schema.rundirectory import CHECKPOINTS_AFTER, CHECKPOINTS_BEFORE, CONSOLE, path_of
 
 _LISTED = 8
 """Most outputs that an error names."""
@@ -87,18 +86,18 @@ def side(directory: Path, end: End, mounts: Sequence[Mount]) -> Side:
     """Return the outputs of the run in `directory`. `mounts`: its checkpoint directories."""
     start = records.read(directory).start
     digests = {output.path: output.sha256 for output in end.outputs}
-    places = {output.path: locate(directory / "files", output.path) for output in end.outputs}
+    places = {output.path: directory / path_of(output.path) for output in end.outputs}
     if mounts:
         old, new = (
-            checkpointstate.read(directory, checkpointstate.BEFORE, start.before),
-            checkpointstate.read(directory, checkpointstate.AFTER, end.after),
+            checkpointstate.read(directory, CHECKPOINTS_BEFORE, start.before),
+            checkpointstate.read(directory, CHECKPOINTS_AFTER, end.after),
         )
         sources = {mount.target: mount.source for mount in mounts}
         for path, file in checkpointstate.changed_files(old, new).items():
             if file.target not in sources:
                 raise RecordError(
                     f"this file names {file.target}, which is not a checkpoint directory of the run",
-                    where=str(directory / checkpointstate.AFTER),
+                    where=str(directory / CHECKPOINTS_AFTER),
                     hint="the record was changed: restore it from a backup",
                 )
             digests[path] = file.sha256
@@ -179,7 +178,7 @@ def consoles(left: Side, right: Side, globs: Globs, judge: Judge) -> Iterator[Fi
     then, now = _console(left), _console(right)
     printed = {log.path for side in (left, right) for log in side.end.console if log.size}
     if printed and then.digests.keys() != now.digests.keys():
-        file = _file(streams.BOTH, streams.BOTH, globs, "console")
+        file = _file(CONSOLE, CONSOLE, globs, "console")
         if file.kind == "console":
             try:
                 old, new = _lines(then), _lines(now)

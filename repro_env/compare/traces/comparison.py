@@ -12,7 +12,7 @@ from repro_env.compare.traces import divergence, trace
 from repro_env.compare.traces.divergence import Comparison
 from repro_env.compare.traces.trace import Trace
 from repro_env.io.files import open_regular
-from repro_env.runs.records.records import TRACE
+from repro_env.schema.rundirectory import TRACE
 
 _MOST = 256 << 20
 """Most bytes of a file that are read."""

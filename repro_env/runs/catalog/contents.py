@@ -13,19 +13,19 @@ from repro_env.io.files import chunks_of, sha256_of
 from repro_env.oci import tar
 from repro_env.oci.layer import Measured
 from repro_env.runs.catalog.part import CODE, SPEC, SharedFile
-from repro_env.runs.records import checkpointstate, records, verdicts
+from repro_env.runs.records import records
 from repro_env.runs.records.records import Run
-from repro_env.sandbox.outputs import OUTSIDE
 from repro_env.schema import spec as specs
 from repro_env.schema.errors import RecordError, ReproEnvError, os_errors_as
 from repro_env.schema.progress import Advance
 from repro_env.schema.run import End, Output, Start
+from repro_env.schema.rundirectory import CHECKPOINTS_AFTER, CHECKPOINTS_BEFORE, END, START, TRACE, VERIFIED, path_of
 from repro_env.store.specs import archive, files
 from repro_env.store.specs.blobs import SpecBlobs
 from repro_env.store.store import Store
 
 _SIZE = "layer-tar-size"
-VERDICT = re.compile(r"verified/\d{8}T\d{6}Z-[0-9a-f]{8}\.(?:json|txt)")
+VERDICT = re.compile(rf"{VERIFIED}/\d{{8}}T\d{{6}}Z-[0-9a-f]{{8}}\.(?:json|txt)")
 """Files that the record does not name: people verify a run after it ended."""
 
 
@@ -47,24 +47,13 @@ def recorded_files(start: Start, end: End | None) -> dict[str, str]:
 
     The record may be a stranger's: a log or a trace with the name of another file does not count.
     """
-    found = {} if start.before is None else {checkpointstate.BEFORE: start.before}
+    found = {} if start.before is None else {CHECKPOINTS_BEFORE: start.before}
     if end is not None:
-        found |= {} if end.after is None else {checkpointstate.AFTER: end.after}
+        found |= {} if end.after is None else {CHECKPOINTS_AFTER: end.after}
         found |= {output.path: output.sha256 for output in end.console if records.is_log(output.path)}
-        found |= {f"{records.TRACE}/{output.path}": output.sha256 for output in end.trace if output.path[0] != "/"}
+        found |= {f"{TRACE}/{output.path}": output.sha256 for output in end.trace if output.path[0] != "/"}
         found |= {path_of(output.path): output.sha256 for output in end.outputs}
     return found
-
-
-def path_of(output: str) -> str:
-    """Return the path of an output in the run's directory."""
-    return f"{OUTSIDE}{output}" if output.startswith("/") else f"files/{output}"
-
-
-def output_of(path: str) -> str | None:
-    """Return the output at a path in the run's directory; None if the path is not that of an output."""
-    directory, _, name = path.partition("/")
-    return {"files": name, OUTSIDE: f"/{name}"}.get(directory) if name else None
 
 
 def collect(run: Run, chosen: Collection[str], store: Store) -> LocalRun:
@@ -79,15 +68,15 @@ def collect(run: Run, chosen: Collection[str], store: Store) -> LocalRun:
             size = (directory / path).lstat().st_size
             found[path] = _local(SharedFile(path=path, sha256=sha256, size=size), directory / path, directory)
 
-    add("start.json", run.start_digest)
+    add(START, run.start_digest)
     if end is not None:
-        add("end.json", run.end_digest)
+        add(END, run.end_digest)
     left_out = {path_of(output.path) for output in outputs_of(run) if output.path not in chosen}
     for path, sha256 in recorded_files(start, end).items():
         if path not in left_out:
             add(path, sha256)
-    for verdict in sorted((directory / verdicts.SUBDIRECTORY).glob("*")):
-        name = f"{verdicts.SUBDIRECTORY}/{verdict.name}"
+    for verdict in sorted((directory / VERIFIED).glob("*")):
+        name = f"{VERIFIED}/{verdict.name}"
         if VERDICT.fullmatch(name) and verdict.is_file() and not verdict.is_symlink():
             add(name, f"sha256:{sha256_of(verdict)}")
     bundled = _add_spec(run, store, found, notes)

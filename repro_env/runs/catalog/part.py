@@ -25,6 +25,7 @@ from repro_env.schema.codec import Frozen
 from repro_env.schema.errors import ArtifactError, RecordError
 from repro_env.schema.image import MANIFEST, Blob
 from repro_env.schema.run import Outcome
+from repro_env.schema.rundirectory import END, START
 from repro_env.schema.text import Digest, Line
 
 TYPE = "application/vnd.repro-env.run.v1+json"
@@ -217,14 +218,14 @@ def merge(parts: Sequence[StoredPart], *, where: str) -> SharedRun:
                 what = f"two pushes have a different note {annotation.id}; one of them is in {stored.tag}"
                 raise RecordError(what, where=where, hint="find out which is right, and delete the other one from the catalog")
     summary = _summary(ordered)
-    if "start.json" not in files or summary is None:
+    if START not in files or summary is None:
         raise RecordError("the catalog does not have the record of this run, only files of it", where=where, hint=_HINT)
     return SharedRun(ordered[0].part.id, summary, files, dict(sorted(annotations.items())), tuple(ordered))
 
 
 def _summary(parts: Sequence[StoredPart]) -> Summary | None:
     """Return the summary of the part with the end of the run, or else of that with its start."""
-    for name in ("end.json", "start.json"):
+    for name in (END, START):
         for stored in parts:
             if any(file.path == name for file in stored.part.files) and stored.part.summary is not None:
                 return stored.part.summary
@@ -238,6 +239,6 @@ def config_of(run: Run, files: Mapping[str, SharedFile], annotations: Sequence[A
         id=run.id,
         files=tuple(file for _, file in sorted(files.items())),
         annotations=tuple(sorted(annotations, key=lambda annotation: annotation.id)),
-        summary=summary_of(run) if files.keys() & {"start.json", "end.json"} else None,
+        summary=summary_of(run) if files.keys() & {START, END} else None,
     )
     return codec.canonical(part)

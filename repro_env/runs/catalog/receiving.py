@@ -23,13 +23,14 @@ from repro_env.oci.layer import Measured
 from repro_env.runs.catalog import contents, part
 from repro_env.runs.catalog.part import CODE, SPEC, SharedFile, SharedRun, StoredPart
 from repro_env.runs.catalog.place import Catalog
-from repro_env.runs.records import annotation, ids, pulled, records
+from repro_env.runs.records import ids, pulled, records
 from repro_env.runs.records.pulled import Pulled
 from repro_env.runs.records.records import Run
 from repro_env.schema import codec
 from repro_env.schema import spec as specs
 from repro_env.schema.errors import ArtifactError, BuildError, RecordError, SpecError, os_errors_as
 from repro_env.schema.progress import Advance, Tell
+from repro_env.schema.rundirectory import ANNOTATIONS, END, FILES, PULLED, START, output_of, path_of
 from repro_env.schema.spec import Spec
 from repro_env.store.specs import archive, files
 from repro_env.store.specs.blobs import SpecBlobs
@@ -37,7 +38,7 @@ from repro_env.store.store import Store
 from repro_env.store.temporary import Temp
 
 _HINT = "the catalog was changed or damaged: ask the person who pushed the run"
-_RECORD = ("start.json", "end.json")
+_RECORD = (START, END)
 _MOST_FILES = 1 << 20
 _MOST_BYTES = 4 << 30
 """Of a run, without its outputs and its spec."""
@@ -74,9 +75,7 @@ class Receiver:
         Raises `RecordError` if another run with this ID is here, or if files do not belong to the record, `SpecError`,
         `ArtifactError` for changed bytes, `NetworkError`, `DiskError`.
         """
-        size = sum(
-            file.size for path, file in shared.files.items() if contents.output_of(path) is None and not path.startswith(SPEC)
-        )
+        size = sum(file.size for path, file in shared.files.items() if output_of(path) is None and not path.startswith(SPEC))
         for count, most, what in ((len(shared.files), _MOST_FILES, "files"), (size, _MOST_BYTES, "bytes without its outputs")):
             if count > most:
                 raise self._refused(shared, f"it has {count:,} {what}, but at most {most:,} are allowed")
@@ -96,7 +95,7 @@ class Receiver:
         wanted = [
             file
             for path, file in shared.files.items()
-            if not part.is_shared(path) and (path in chosen or contents.output_of(path) is None)
+            if not part.is_shared(path) and (path in chosen or output_of(path) is None)
             if existing is None or not os.path.lexists(existing.directory / path)
         ]
         size, temp = sum(file.size for file in wanted), Temp(self._runs)
@@ -167,7 +166,7 @@ class Receiver:
             raise self._refused(shared, f"the path {file.path} is a file and a directory") from None
         if (content.digest, content.size) != (file.sha256, file.size):
             raise ArtifactError("the file does not have the listed sha256", where=self._catalog.name, hint=_HINT)
-        if contents.output_of(file.path) is None:
+        if output_of(file.path) is None:
             target.chmod(0o444)
 
     def _check(self, run: Run, shared: SharedRun) -> None:
@@ -249,16 +248,16 @@ class Receiver:
 
     def _keep(self, run: Run, shared: SharedRun, directory: Path, existing: Run | None, count: int) -> Received:
         """Move the files into place."""
-        have = {path.stem for path in (existing.directory / annotation.SUBDIRECTORY).glob("*.json")} if existing else set()
+        have = {path.stem for path in (existing.directory / ANNOTATIONS).glob("*.json")} if existing else set()
         notes = [note for note in shared.annotations.values() if note.id not in have]
         for note in notes:
-            path = directory / annotation.SUBDIRECTORY / f"{note.id}.json"
+            path = directory / ANNOTATIONS / f"{note.id}.json"
             path.parent.mkdir(exist_ok=True)
             path.write_bytes(codec.pretty(note))
             path.chmod(0o444)
         state: Literal["pulled", "completed", "unchanged"] = "pulled"
         if existing is None:
-            (directory / "files").mkdir(exist_ok=True)
+            (directory / FILES).mkdir(exist_ok=True)
             final = self._runs / _name(run)
             missing = _missing(run, directory)
             self._write_pulled(directory, missing)
@@ -266,14 +265,14 @@ class Receiver:
         else:
             final = existing.directory
             paths = (path.relative_to(directory) for path in directory.rglob("*") if path.is_file())
-            for path in sorted(paths, key=lambda path: (path == Path("end.json"), path)):  # the end after what it names
+            for path in sorted(paths, key=lambda path: (path == Path(END), path)):  # the end after what it names
                 _move(directory / path, final, path.parts)
             missing = _missing(run, final)
             state = "completed" if count or notes else "unchanged"
-            if count and (missing or (final / pulled.NAME).exists()):
+            if count and (missing or (final / PULLED).exists()):
                 self._write_pulled(final, missing)
         outputs = [output.path for output in contents.outputs_of(run) if output.path in missing]
-        in_catalog = {path for path in outputs if contents.path_of(path) in shared.files}
+        in_catalog = {path for path in outputs if path_of(path) in shared.files}
         return Received(
             id=shared.id,
             directory=final,
@@ -305,7 +304,7 @@ def _check_existing(run: Run, shared: SharedRun) -> None:
         local = run.directory / path
         if part.is_shared(path) or not os.path.lexists(local):
             continue
-        is_output = contents.output_of(path) is not None
+        is_output = output_of(path) is not None
         with os_errors_as(RecordError, "this file cannot be compared", where=local, hint="remove it"):
             facts = local.lstat()
             expect(facts.st_mode, stat.S_IFREG, str(local))
@@ -321,13 +320,13 @@ def _read(directory: Path, existing: Run | None) -> Run:
     """Read the record from the files that were pulled, and from those that were here before."""
     if existing is None:
         return records.read(directory)
-    if not (directory / "end.json").exists():
+    if not (directory / END).exists():
         return existing
-    (directory / "start.json").write_bytes(read_regular(existing.directory / "start.json", records.LARGEST))
+    (directory / START).write_bytes(read_regular(existing.directory / START, records.LARGEST))
     try:
         return msgspec.structs.replace(records.read(directory), directory=existing.directory)
     finally:
-        (directory / "start.json").unlink()
+        (directory / START).unlink()
 
 
 def _name(run: Run) -> str:
@@ -346,8 +345,8 @@ def _missing(run: Run, directory: Path) -> set[str]:
     """Return the recorded outputs, and the lines of recorded links, that are not in the directory of a run."""
     if run.end is None:
         return set()
-    outputs = [output.path for output in run.end.outputs if not os.path.lexists(directory / contents.path_of(output.path))]
-    links = {line: contents.path_of(line.partition(" -> ")[0]) for line in run.end.others if " -> " in line}
+    outputs = [output.path for output in run.end.outputs if not os.path.lexists(directory / path_of(output.path))]
+    links = {line: path_of(line.partition(" -> ")[0]) for line in run.end.others if " -> " in line}
     return {*outputs, *(line for line, path in links.items() if not os.path.lexists(directory / path))}
 
 

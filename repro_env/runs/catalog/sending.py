@@ -24,6 +24,7 @@ from repro_env.runs.records.records import Run
 from repro_env.schema.errors import RecordError
 from repro_env.schema.image import Blob
 from repro_env.schema.progress import Advance, Tell
+from repro_env.schema.rundirectory import START, output_of, path_of
 from repro_env.store.specs import archive, files
 from repro_env.store.store import Store
 
@@ -76,7 +77,7 @@ class Sender:
             self._check_secrets(run, new)
             blobs, size = self._add(run, new, annotations)
         here = {*local.files, *(known.files if known is not None else ())}
-        left_out = tuple(output.path for output in contents.outputs_of(run) if contents.path_of(output.path) not in here)
+        left_out = tuple(output.path for output in contents.outputs_of(run) if path_of(output.path) not in here)
         return Sent(id=run.id, files=len(new), blobs=blobs, size=size, left_out=left_out)
 
     def _known(self, run: Run) -> SharedRun | None:
@@ -84,7 +85,7 @@ class Sender:
         for error in self._stored.damaged.get(run.id, ()):
             self._tell.warn(f"note: a part of run {run.short} in the catalog cannot be used: {error}")
         parts = [stored for stored in self._stored.parts.get(run.id, ()) if all(map(self._has, _blobs_of(stored)))]
-        if not any(file.path == "start.json" for stored in parts for file in stored.part.files):
+        if not any(file.path == START for stored in parts for file in stored.part.files):
             return None
         return part.merge(parts, where=f"{self._catalog.name}: run {run.short}")
 
@@ -110,7 +111,7 @@ class Sender:
         if SPEC + files.SPEC in new and run.start.spec_file is not None:
             bundles.check_files(archive.directory_of(run.directory.parent, run.start.spec_file))
         for path, local in new.items():
-            output = contents.output_of(path)
+            output = output_of(path)
             if output is not None and local.file.size < part.SMALL:
                 for match in scanner.in_chunks(local.chunks(), output):
                     search.add(Secret(output, *match))

@@ -25,6 +25,7 @@ from repro_env.runs.start.request import RunOptions
 from repro_env.sandbox.session import FORWARDED
 from repro_env.schema.image import Config, Expected
 from repro_env.schema.progress import SILENT, Tell
+from repro_env.schema.rundirectory import FILES, NOTES
 from repro_env.schema.spec import Spec
 from repro_env.store.filenames import hex_of
 from repro_env.store.store import Store
@@ -90,7 +91,7 @@ def _find(spec: Spec, store: Store) -> Path | None:
 def _compile(spec: Spec, options: RunOptions, known: Path | None, store: Store, tell: Tell) -> Path | None:
     """Compile what is not in the tree `known`, and copy the rest from there."""
     with store.temp.directory() as temporary:
-        notes, run_directory = temporary / "notes", temporary / "run"
+        notes, run_directory = temporary / NOTES, temporary / "run"
         notes.mkdir()
         run_directory.mkdir()
         program = [spec.identity.interpreter.executable, "-s", "-S", f"{paths.SEEDS}/guest/compile.py"]
@@ -105,9 +106,9 @@ def _compile(spec: Spec, options: RunOptions, known: Path | None, store: Store, 
                 f"the image's modules could not be compiled (exit code {outcome.exit_code}), so each process compiles what it imports"
             )
             return None
-        files = [file for file in walk(run_directory / "files") if file.kind == "file" and file.path.endswith(".pyc")]
+        files = [file for file in walk(run_directory / FILES) if file.kind == "file" and file.path.endswith(".pyc")]
         entries = sort_with_parents(Entry(file.path, "file", size=file.size) for file in files)
-        diff_id = store.layers.add(members(entries, FileContents(run_directory / "files")))
+        diff_id = store.layers.add(members(entries, FileContents(run_directory / FILES)))
     store.facts.put(_FACT, _key(spec), diff_id.encode())
     return store.layers.path(diff_id)
 

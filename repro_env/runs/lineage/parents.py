@@ -14,10 +14,10 @@ from repro_env.runs.lineage.knownruns import AllRuns
 from repro_env.runs.records import ids, records
 from repro_env.runs.records.notes import Resumed
 from repro_env.runs.records.records import Run
-from repro_env.sandbox import outputs
 from repro_env.schema import redact
 from repro_env.schema.errors import RecordError, ReproEnvError
 from repro_env.schema.run import DataFact, Mount, Parent
+from repro_env.schema.rundirectory import FILES, OUTSIDE, START, output_of
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
@@ -37,7 +37,7 @@ def from_mounts(mounts: Iterable[Mount]) -> tuple[Parent, ...]:
         directory = run_containing(Path(mount.source))
         if directory is None or mount.kind == "git":
             continue
-        path = redact.line(outputs.name_of(directory, Path(mount.source)))
+        path = redact.line(output_of(Path(mount.source).relative_to(directory).as_posix()) or "")
         try:
             parents.append(_parent(directory, mount.kind, path=path))
         except ReproEnvError:
@@ -104,7 +104,7 @@ def directory_of(word: str, runs: Path, cwd: Path) -> Path:
     """
     path = cwd / word
     if "/" in word and path.is_dir():
-        if not (path / "start.json").is_file():
+        if not (path / START).is_file():
             raise RecordError(
                 "this is not the directory of a run", where=word, hint="name a run by its ID, or by its directory in `runs`"
             )
@@ -114,10 +114,10 @@ def directory_of(word: str, runs: Path, cwd: Path) -> Path:
 
 def run_containing(path: Path) -> Path | None:
     """Return the directory of the run that an absolute path is, or that has the path among its files. None if there is none."""
-    if (path / "start.json").is_file() and (path / "files").is_dir():
+    if (path / START).is_file() and (path / FILES).is_dir():
         return path
     for files in (path, *path.parents):
-        if files.name in ("files", outputs.OUTSIDE) and (files.parent / "start.json").is_file():
+        if files.name in (FILES, OUTSIDE) and (files.parent / START).is_file():
             return files.parent
     return None
 

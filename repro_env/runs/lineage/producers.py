@@ -15,8 +15,8 @@ from repro_env.runs.lineage.knownruns import AllRuns
 from repro_env.runs.lineage.parents import run_containing
 from repro_env.runs.records import checkpointmanifest, records
 from repro_env.runs.records.records import Run
-from repro_env.sandbox import outputs
 from repro_env.schema.errors import ReproEnvError, UsageError
+from repro_env.schema.rundirectory import output_of
 
 
 def from_uses(uses: Sequence[Use]) -> list[Use]:
@@ -95,7 +95,7 @@ class Producers:
         if run.end is None:
             self._notes.append(f"{where}, but that run is {run.state} and has recorded no outputs")
             return None
-        name = outputs.name_of(run.directory, path)
+        name = output_of(path.relative_to(run.directory).as_posix()) or ""
         recorded = next((output.sha256 for output in run.end.outputs if output.path == name), None)
         if recorded == digest:
             return Use(run, "output", (name,), digest)

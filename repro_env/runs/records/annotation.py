@@ -25,9 +25,9 @@ from repro_env.runs.records.files import write_once
 from repro_env.schema import codec, redact
 from repro_env.schema.codec import Frozen
 from repro_env.schema.errors import RecordError, UsageError, os_errors_as
+from repro_env.schema.rundirectory import ANNOTATIONS
 from repro_env.schema.text import Line
 
-SUBDIRECTORY = "annotations"
 Kind = Literal["note", "decision", "tag", "untag"]
 _FAMILY = "repro-env/annotation"
 _LARGEST = 16 << 20
@@ -69,7 +69,7 @@ def add(directory: Path, *, kind: Kind, text: str, by: str = "") -> Annotation:
         text=lines,
         by=redact.line(by.strip()),
     )
-    write_once(directory / SUBDIRECTORY / f"{annotation.id}.json", codec.pretty(annotation), f"the {kind}")
+    write_once(directory / ANNOTATIONS / f"{annotation.id}.json", codec.pretty(annotation), f"the {kind}")
     return annotation
 
 
@@ -106,17 +106,17 @@ def check_tag(tag: str) -> None:
 
 def _paths(directory: Path) -> list[Path]:
     with _reading(directory), suppress(FileNotFoundError):
-        if (directory / SUBDIRECTORY).is_symlink():
+        if (directory / ANNOTATIONS).is_symlink():
             raise OSError(errno.ELOOP, "it is a symbolic link, but must be a directory")
         names = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\.json")
-        return sorted(path for path in (directory / SUBDIRECTORY).iterdir() if names.fullmatch(path.name))
+        return sorted(path for path in (directory / ANNOTATIONS).iterdir() if names.fullmatch(path.name))
     return []
 
 
 def _reading(directory: Path) -> AbstractContextManager[None]:
     hint = "give yourself permission to read it, or remove it; `runs list` and `runs show` work without notes and tags"
     what = "the notes and tags of the run cannot be read"
-    return os_errors_as(RecordError, what, default=directory / SUBDIRECTORY, hint=hint)
+    return os_errors_as(RecordError, what, default=directory / ANNOTATIONS, hint=hint)
 
 
 def _read(path: Path) -> Annotation:

@@ -23,13 +23,11 @@ from repro_env.schema.artifact import Size
 from repro_env.schema.codec import Frozen
 from repro_env.schema.errors import DataError, RecordError, ReproEnvError, os_errors_as
 from repro_env.schema.run import Mount
+from repro_env.schema.rundirectory import CHECKPOINTS_AFTER, CHECKPOINTS_BEFORE
 from repro_env.schema.text import AbsPath, Digest, Line, RelPath
 
 if TYPE_CHECKING:
     from repro_env.store.store import Store
-
-BEFORE = "checkpoints-before.json"
-AFTER = "checkpoints-after.json"
 
 
 class CheckpointFile(Frozen, frozen=True, kw_only=True):
@@ -211,7 +209,8 @@ def written_files(run: Run) -> tuple[CheckpointFile, ...]:
     if run.end is None:
         return ()
     try:
-        before, after = read(run.directory, BEFORE, run.start.before), read(run.directory, AFTER, run.end.after)
+        before = read(run.directory, CHECKPOINTS_BEFORE, run.start.before)
+        after = read(run.directory, CHECKPOINTS_AFTER, run.end.after)
     except ReproEnvError:
         return ()
     return tuple(changed_files(before, after).values())

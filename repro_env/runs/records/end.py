@@ -13,10 +13,11 @@ from repro_env.io.files import remove_tree, sha256_of
 from repro_env.runs.lineage import parents
 from repro_env.runs.records import checkpointstate, metrics, parameters, records
 from repro_env.runs.records import notes as noted
-from repro_env.sandbox import outputs, plan
+from repro_env.sandbox import outputs
 from repro_env.schema import fingerprints, redact
 from repro_env.schema.environment import values_of
 from repro_env.schema.run import End, Launch, LocalFacts, Outcome, Output, Process, Start
+from repro_env.schema.rundirectory import FILES, TRACE
 from repro_env.store.store import Store
 
 
@@ -35,7 +36,7 @@ def read_end(
     store: Store,
 ) -> End:
     """Read everything in the run directory. `started`: digest of `start.json`. `problems`: lines to add to `others`."""
-    files = run_directory / "files"
+    files = run_directory / FILES
     files_found = outputs.of_run(run_directory)
     notes = noted.of_run(Path(launch.notes))
     metrics_found, parameters_found = metrics.collect(files, files_found.outputs), parameters.collect(files, files_found.outputs)
@@ -103,7 +104,7 @@ def hash_console(run_directory: Path) -> tuple[Output, ...]:
 
 def keep_trace(launch: Launch, run_directory: Path) -> tuple[Output, ...]:
     """Move the trace from the notes to the run directory and return the digests of its files."""
-    source, target = Path(launch.notes) / plan.TRACE, run_directory / records.TRACE
+    source, target = Path(launch.notes) / TRACE, run_directory / TRACE
     if not source.is_dir() or source.is_symlink():
         return ()
     with contextlib.suppress(OSError):

@@ -20,9 +20,9 @@ import msgspec
 
 from repro_env.io.files import open_regular
 from repro_env.runs.records import tensorboard
-from repro_env.sandbox.outputs import locate
 from repro_env.schema import redact
 from repro_env.schema.run import Metric, Number, Output
+from repro_env.schema.rundirectory import locate
 
 LARGEST = 8 << 20
 """The largest file that is read, in bytes; for an event file, the size of its small records."""

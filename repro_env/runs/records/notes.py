@@ -15,9 +15,9 @@ from typing import Literal
 import msgspec
 
 from repro_env.io.files import open_regular
-from repro_env.sandbox.plan import NOTES
 from repro_env.schema import redact
 from repro_env.schema.run import Count, DrawnIds, Fact, Rank, Seeded
+from repro_env.schema.rundirectory import NOTES_FILE
 
 _MOST = 4 << 20
 """How many bytes of the file are read."""
@@ -123,7 +123,7 @@ class _Line(msgspec.Struct):
 
 def of_run(directory: Path) -> Notes:
     """Read the notes of all processes that share a run: one file for each of them, or one file."""
-    paths = sorted(directory.glob(f"*{NOTES}"), key=lambda path: (len(path.name), path.name))
+    paths = sorted(directory.glob(f"*{NOTES_FILE}"), key=lambda path: (len(path.name), path.name))
     return parse(line for path in paths for line in _lines(path))
 
 

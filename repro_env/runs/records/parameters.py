@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 
 from repro_env.io.files import read_regular
-from repro_env.sandbox.outputs import locate
 from repro_env.schema import redact
 from repro_env.schema.run import Output, Parameter
+from repro_env.schema.rundirectory import locate
 
 LARGEST = 1 << 18
 """The largest configuration that is read, in bytes: parsing YAML is slow."""

@@ -29,13 +29,14 @@ from repro_env.schema import codec
 from repro_env.schema.codec import Frozen
 from repro_env.schema.errors import RecordError, RunError, os_errors_as
 from repro_env.schema.run import Member, Outcome, Process
+from repro_env.schema.rundirectory import END, LOCK, RANKS, READY
 
 DIRECTORY = ".processes"
 PATIENCE = 600.0
 """Seconds for which a process waits for the others, whose machines may have to read the image first."""
 _PAUSE = 0.1
 _KILLED = 128 + 9
-_FILES = ("ready.json", "end.json", "lock")
+_FILES = (READY, END, LOCK)
 
 
 class _Part(Frozen, frozen=True, kw_only=True):
@@ -90,13 +91,13 @@ class Place:
     def __init__(self, directory: Path, member: Member) -> None:
         """Take it. Call in the block of the `Gathering`. Raises `RecordError` if another process has this rank."""
         self.directory = directory
-        self._ranks = directory / records.RANKS
+        self._ranks = directory / RANKS
         self._own = self._ranks / str(member.rank)
         self._member = member
         try:
             with room(directory):
                 self._own.mkdir(parents=True)
-                self._lock = os.open(self._own / "lock", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+                self._lock = os.open(self._own / LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except FileExistsError:
             hint = "give each process its own rank from 0, or start them with srun"
             raise RecordError(
@@ -109,14 +110,14 @@ class Place:
 
         Raises `RunError` if one of them has ended, or does not come.
         """
-        write_once(self._own / "ready.json", codec.pretty(_Part(process=process)))
+        write_once(self._own / READY, codec.pretty(_Part(process=process)))
         size, deadline = self._member.size, time.monotonic() + patience
-        while len(ready := [*self._ranks.glob("*/ready.json")]) < size:
+        while len(ready := [*self._ranks.glob(f"*/{READY}")]) < size:
             missing = sorted(set(map(str, range(size))) - {path.parent.name for path in ready}, key=int)
             which = f"rank{'s' * (len(missing) > 1)} {', '.join(missing[:8])}{' ...' if len(missing) > 8 else ''}"
             with gathering:
-                ended = [path.parent for path in self._ranks.glob("*/lock") if not records.is_locked(path)]
-            ended = [path for path in ended if not (path / "end.json").exists()]  # else all have come since, and it has finished
+                ended = [path.parent for path in self._ranks.glob(f"*/{LOCK}") if not records.is_locked(path)]
+            ended = [path for path in ended if not (path / END).exists()]  # else all have come since, and it has finished
             if ended and (option := filesystem.local_locks(self.directory)):
                 hint = "use a file system whose locks hold on all machines, or start all processes on one machine"
                 what = f"the processes cannot see each other's locks, because this file system is mounted with {option}"
@@ -137,8 +138,8 @@ class Place:
         """
         with gathering:
             if process is not None:
-                write_once(self._own / "end.json", codec.pretty(_Part(process=process, outcome=outcome)))
-            others = [path for path in self._ranks.glob("*/lock") if path.parent != self._own]
+                write_once(self._own / END, codec.pretty(_Part(process=process, outcome=outcome)))
+            others = [path for path in self._ranks.glob(f"*/{LOCK}") if path.parent != self._own]
             if any(map(records.is_locked, others)):
                 self.close()
                 return False
@@ -148,13 +149,13 @@ class Place:
     @property
     def has_started(self) -> bool:
         """Whether the command of any process has ended, so that the run has something to record."""
-        return any(self._ranks.glob("*/end.json"))
+        return any(self._ranks.glob(f"*/{END}"))
 
     def parts(self) -> tuple[tuple[Process, ...], Outcome]:
         """Return all processes and their common outcome. Call this as the last process."""
         found = []
         for rank in range(self._member.size):
-            paths = (self._ranks / str(rank) / name for name in ("end.json", "ready.json"))
+            paths = (self._ranks / str(rank) / name for name in (END, READY))
             part = next((_read(path) for path in paths if path.exists()), None)
             found.append(part or _Part(process=Process(rank=rank, local_rank=0, node="", exit_code=None)))
         return tuple(part.process for part in found), combine([part.outcome for part in found])

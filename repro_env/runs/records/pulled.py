@@ -13,9 +13,9 @@ from repro_env.io.files import atomic_write, read_regular
 from repro_env.schema import codec
 from repro_env.schema.codec import Frozen
 from repro_env.schema.errors import RecordError, os_errors_as
+from repro_env.schema.rundirectory import PULLED
 from repro_env.schema.text import Line
 
-NAME = "pulled.json"
 _FAMILY = "repro-env/pulled"
 _LARGEST = 256 << 20
 
@@ -38,12 +38,12 @@ class Pulled(Frozen, frozen=True, kw_only=True):
 
 def write(directory: Path, pulled: Pulled) -> None:
     """Write `pulled.json` to the directory of a run. Raises `OSError`, `DiskError`."""
-    atomic_write(directory / NAME, codec.pretty(pulled))
+    atomic_write(directory / PULLED, codec.pretty(pulled))
 
 
 def read(directory: Path) -> Pulled | None:
     """Read `pulled.json`; None for a run that was not pulled. Raises `SpecError`, `RecordError` if it cannot be read."""
-    path = directory / NAME
+    path = directory / PULLED
     hint = "give yourself permission to read it, or remove it: missing outputs are then reported as gone"
     with os_errors_as(RecordError, "the file cannot be read", where=path, hint=hint):
         try:

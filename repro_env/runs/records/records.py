@@ -37,27 +37,22 @@ from repro_env.io.files import expect, open_regular, read_regular, remove_tree, 
 from repro_env.io.files import lock as lock_file
 from repro_env.runs.records import annotation, ids
 from repro_env.runs.records.files import write_once
-from repro_env.sandbox import streams
 from repro_env.schema import codec
 from repro_env.schema.errors import RecordError, ReproEnvError, SpecError, SpecVersionError, os_errors_as
 from repro_env.schema.run import End, Outcome, Parent, Start
-from repro_env.store.specs.archive import SUBDIRECTORY as SPECS
+from repro_env.schema.rundirectory import ANNOTATIONS, END, FILES, LOCK, LOGS, OUTSIDE, RANKS, START, TRACE, VERIFIED
 
 _Half = TypeVar("_Half", Start, End)
 State = Literal["done", "running", "interrupted"]
 LATEST = "latest"
 JOBS = ".jobs"
 """The directory, next to those of the runs, with a directory for each submitted run (`runs.records.submissions`)."""
-RANKS = "ranks"
-"""The name of the directory, in the directory of a run, for what several processes that share the run record."""
-TRACE = "trace"
-"""The name of the directory, in the directory of a run, for the steps of the training: one file per process."""
 LARGEST = 256 << 20
 """The largest record file that is read, in bytes. A record of a million outputs has about 150 MB."""
 _NODE = 256
 """Bytes of the name of a machine in the file `lock`, at most."""
-_DIRECTORIES = ("files", "outside", RANKS, TRACE, "annotations", "verified")
-_LOG = re.compile(rf"(?:{RANKS}/\d{{1,7}}/)?(?:{'|'.join(map(re.escape, streams.NAMES))})")
+_DIRECTORIES = (FILES, OUTSIDE, RANKS, TRACE, ANNOTATIONS, VERIFIED)
+_LOG = re.compile(rf"(?:{RANKS}/\d{{1,7}}/)?(?:{'|'.join(map(re.escape, LOGS))})")
 _REMOVED = ".gone-"
 _RESTORE = "restore the record from a copy, or remove the run with `repro-env runs rm`"
 _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -87,7 +82,7 @@ class Run(msgspec.Struct, frozen=True):
 
     @property
     def files(self) -> Path:
-        return self.directory / "files"
+        return self.directory / FILES
 
     @property
     def tags(self) -> tuple[str, ...] | None:
@@ -143,13 +138,13 @@ class Recording:
     def start(self, start: Start) -> None:
         """Write `start.json` and point `latest` to this run."""
         data = codec.pretty(start)
-        write_once(self.directory / "start.json", data)
+        write_once(self.directory / START, data)
         self.start_digest = _digest(data)
         point_latest(self.directory)
 
     def finish(self, end: End) -> None:
         """Write `end.json` and release the lock."""
-        write_once(self.directory / "end.json", codec.pretty(end))
+        write_once(self.directory / END, codec.pretty(end))
         self.close()
 
     def close(self) -> None:
@@ -168,11 +163,6 @@ class Recording:
 def name_of(started: datetime, command: Sequence[str], run_id: str) -> str:
     """Return the name of a run's directory: `<UTC>-<script>-<short id>`."""
     return f"{started.astimezone(timezone.utc):%Y%m%dT%H%M%SZ}-{script_of(command)}-{ids.short(run_id)}"
-
-
-def is_ours(name: str) -> bool:
-    """Whether this package writes a file or directory of this name into a directory of runs."""
-    return NAME.fullmatch(name) is not None or name in (LATEST, SPECS) or name.startswith(".")
 
 
 def script_of(command: Sequence[str]) -> str:
@@ -201,9 +191,9 @@ def begin(runs: Path, name: str, *, more: Sequence[str] = ()) -> Recording:
             runs.mkdir(parents=True, exist_ok=True)
             directory.mkdir()
             created = True
-            for subdirectory in ("files", *more):
+            for subdirectory in (FILES, *more):
                 (directory / subdirectory).mkdir()
-            lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             lock_file(lock)  # waits at most for a reader, which is in `is_running`
             os.write(lock, os.uname().nodename.encode())
         except OSError:
@@ -269,7 +259,7 @@ def read(directory: Path) -> Run:
     Raises `SpecError` if it is damaged, `SpecVersionError` if a newer version wrote it, and `RecordError` if a file is
     missing or cannot be read.
     """
-    start_path = directory / "start.json"
+    start_path = directory / START
     with _reading(start_path):
         try:
             _check_directories(directory)
@@ -280,7 +270,7 @@ def read(directory: Path) -> Run:
     start = _decode(data, Start, "repro-env/run-start", start_path)
     if not _ID.fullmatch(start.id):
         raise SpecError("the id of the run is not a UUID", where=str(start_path), hint=_RESTORE)
-    end_path = directory / "end.json"
+    end_path = directory / END
     # Checked first: a run writes end.json before it releases its lock, so a run that ends now is not read as interrupted.
     state: State = "running" if is_running(directory) else "interrupted"
     with _reading(end_path):
@@ -295,7 +285,7 @@ def read(directory: Path) -> Run:
 def logs(directory: Path) -> list[Path]:
     """Return the paths that the logs of a run can have, in order: those of the run, or of each process that shares it."""
     ranks = sorted(directory.glob(f"{RANKS}/*"), key=lambda path: (len(path.name), path.name))
-    return [parent / name for parent in (directory, *ranks) for name in streams.NAMES]
+    return [parent / name for parent in (directory, *ranks) for name in LOGS]
 
 
 def is_log(path: str) -> bool:
@@ -341,7 +331,7 @@ def _decode(data: bytes, kind: type[_Half], family: str, path: Path) -> _Half:
 
 def is_running(directory: Path) -> bool:
     """Whether a process holds the lock of the run, or of its part of it. If another machine holds locks that this one does not see, it is assumed."""
-    return any(is_locked(path) for path in (directory / "lock", *directory.glob(f"{RANKS}/*/lock")))
+    return any(is_locked(path) for path in (directory / LOCK, *directory.glob(f"{RANKS}/*/{LOCK}")))
 
 
 def is_locked(path: Path) -> bool:

@@ -24,9 +24,9 @@ from repro_env.runs.records import ids
 from repro_env.runs.records.files import write_once
 from repro_env.schema import codec, redact
 from repro_env.schema.errors import RecordError, os_errors_as
+from repro_env.schema.rundirectory import VERIFIED
 from repro_env.schema.text import Line
 
-SUBDIRECTORY = "verified"
 _FAMILY = "repro-env/verified"
 _LARGEST = 256 << 20
 """Bytes of a verdict that is read."""
@@ -63,16 +63,16 @@ def write(directory: Path, facts: Mapping[str, object], page: Iterable[str]) -> 
         "json": codec.pretty({**head, **_secretless(msgspec.to_builtins(facts))}),  # written last: if it is there, both are
     }
     for ending, data in texts.items():
-        write_once(directory / SUBDIRECTORY / f"{name}.{ending}", data, "the verdict")
-    return directory / SUBDIRECTORY / f"{name}.json"
+        write_once(directory / VERIFIED / f"{name}.{ending}", data, "the verdict")
+    return directory / VERIFIED / f"{name}.json"
 
 
 def last(directory: Path) -> Last | None:
     """The newest verdict of a run, or None. Raises `SpecError` or `RecordError` if it cannot be read."""
     hint = "give yourself permission to read it, or remove it"
-    with os_errors_as(RecordError, "the verdict cannot be read", default=directory / SUBDIRECTORY, hint=hint):
+    with os_errors_as(RecordError, "the verdict cannot be read", default=directory / VERIFIED, hint=hint):
         try:
-            paths = [path for path in (directory / SUBDIRECTORY).iterdir() if _NAME.fullmatch(path.name)]
+            paths = [path for path in (directory / VERIFIED).iterdir() if _NAME.fullmatch(path.name)]
             if not paths:
                 return None
             # Names sort by the second, so the time of the file decides between verdicts of the same second.

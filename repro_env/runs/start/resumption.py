@@ -14,9 +14,9 @@ from repro_env.runs.lineage import parents
 from repro_env.runs.records import ids, records
 from repro_env.runs.records.records import Run
 from repro_env.runs.start.request import RunOptions
-from repro_env.sandbox.outputs import OUTSIDE
 from repro_env.schema.errors import RecordError, SpecError, UsageError
 from repro_env.schema.run import Parent, SourceFact, Start
+from repro_env.schema.rundirectory import OUTSIDE
 from repro_env.schema.spec import Spec
 
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")

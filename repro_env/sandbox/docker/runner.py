@@ -22,7 +22,7 @@ from typing import Any
 
 from repro_env.io import engine as engines
 from repro_env.io.engine import Engine
-from repro_env.sandbox import command, handover, mounts, session, workspace
+from repro_env.sandbox import command, handover, mounts, session
 from repro_env.sandbox.docker import container
 from repro_env.sandbox.doctor import Finding
 from repro_env.sandbox.image import Image, image_means
@@ -31,6 +31,7 @@ from repro_env.sandbox.streams import Streams
 from repro_env.schema import redact
 from repro_env.schema.errors import EngineError
 from repro_env.schema.run import Launch, Limits, Outcome
+from repro_env.schema.rundirectory import SCRATCH
 from repro_env.schema.spec import Spec
 
 _TIMEOUT = 5.0
@@ -96,7 +97,7 @@ class DockerRunner(Runner):
             engine = stack.enter_context(engines.connect(self._address))
             streams = Streams(directory, self._hidden, stack, launch.streams, replace_stdin=True)
             keep_id = engine.facts.product == "Podman" and engine.facts.rootless
-            control = directory / workspace.SCRATCH / "control"
+            control = directory / SCRATCH / "control"
             control.mkdir(mode=0o700)
             made = mounts.make(launch, directory, self._image, control)
             image = engine.find_image(launch.image) or launch.image

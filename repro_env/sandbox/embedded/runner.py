@@ -24,6 +24,7 @@ from repro_env.sandbox.runner import Runner
 from repro_env.sandbox.streams import Streams
 from repro_env.schema.errors import SandboxError
 from repro_env.schema.run import Launch, Outcome
+from repro_env.schema.rundirectory import SCRATCH
 
 
 class EmbeddedRunner(Runner):
@@ -68,7 +69,7 @@ class EmbeddedRunner(Runner):
         """The first attempt to start the run, and what is called when the root is ready."""
         started = None
         if launch.member is not None:
-            scratch = workspace.host_directory(launch, directory) / workspace.SCRATCH
+            scratch = workspace.host_directory(launch, directory) / SCRATCH
             neighbours = Neighbours(scratch, launch.member.rank, stack)
             started = neighbours.started
             if neighbours.namespaces:

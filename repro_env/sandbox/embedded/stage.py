@@ -13,11 +13,11 @@ from pathlib import Path
 from repro_env.sandbox import kernel, session, workspace
 from repro_env.sandbox.embedded import idmap, namespaces, rootfs
 from repro_env.sandbox.image import Image
-from repro_env.sandbox.outputs import OUTSIDE
 from repro_env.sandbox.session import Connection, Refused
 from repro_env.sandbox.streams import Streams
 from repro_env.schema.errors import DataError, SandboxError, os_errors_as
 from repro_env.schema.run import Launch
+from repro_env.schema.rundirectory import OUTSIDE, SCRATCH
 
 
 class Stage:
@@ -35,7 +35,7 @@ class Stage:
         self.interpreter = image.interpreter
         self.streams = streams
         host = workspace.host_directory(launch, directory)
-        outside, scratch = host / OUTSIDE, host / workspace.SCRATCH
+        outside, scratch = host / OUTSIDE, host / SCRATCH
         if launch.member is not None:  # overlay refuses a work directory that another mount has used
             scratch /= str(launch.member.rank)
         self._point, work = scratch / "root", scratch / "work"

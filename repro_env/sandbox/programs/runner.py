@@ -33,6 +33,7 @@ from repro_env.schema import redact
 from repro_env.schema.codec import Frozen
 from repro_env.schema.errors import SandboxError
 from repro_env.schema.run import Launch, Limits, Outcome
+from repro_env.schema.rundirectory import SCRATCH
 from repro_env.schema.spec import Spec
 
 _ROOT = "image"
@@ -103,7 +104,7 @@ class ProgramRunner(Runner):
         directory = directory.resolve()
         self.prepare(launch, directory)
         with contextlib.ExitStack() as stack:
-            scratch = directory / workspace.SCRATCH
+            scratch = directory / SCRATCH
             log, control = scratch / "program.log", scratch / "control"
             control.mkdir(mode=0o700)
             image = self._image.merge(launch)

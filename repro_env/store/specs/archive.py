@@ -22,6 +22,7 @@ import msgspec
 
 from repro_env.io.files import atomic_write, read_regular, remove_tree, room
 from repro_env.schema.errors import RecordError, os_errors_as
+from repro_env.schema.rundirectory import START
 from repro_env.store.specs.files import MAX_SIZE, SPEC
 
 SUBDIRECTORY = "specs"
@@ -109,7 +110,7 @@ def unused(specs: Collection[StoredSpec], recorded: Collection[str], *, now: flo
 
 def mentioned(directory: Path) -> set[str]:
     """Return all digests in an unreadable record. Each may be the digest of its spec."""
-    data = _bytes(directory / "start.json")
+    data = _bytes(directory / START)
     return set() if data is None else {digest.decode() for digest in _DIGEST.findall(data)}
 
 

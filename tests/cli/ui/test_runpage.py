@@ -9,7 +9,6 @@ from repro_env.runs.records import records
 from repro_env.runs.records.annotation import Annotation
 from repro_env.runs.records.notes import MORE_VALUES
 from repro_env.runs.records.records import Run
-from repro_env.sandbox import outputs
 from repro_env.schema.environment import Variable
 from repro_env.schema.run import Count, Fact, GpuFact, Limits, Metric, Parameter, Parent, Rank, Seeded
 from tests.runs.records.examples import DIGEST, end, recorded, start
@@ -73,7 +72,7 @@ def test_the_page_shows_every_field_of_the_record() -> None:
 def test_the_page_reports_that_start_json_was_edited(tmp_path: Path) -> None:
     directory = recorded(tmp_path, 1, over=False)
     recording = records.Recording(directory, -1)
-    digest = outputs.digest(directory / "start.json")
+    digest = records.digest(directory / "start.json")
     recording.finish(msgspec.structs.replace(end(records.read(directory).start.id), start=digest))
     assert records.read(directory).intact is True
     assert not any("was changed" in line for line in runpage.lines(records.read(directory), ()))

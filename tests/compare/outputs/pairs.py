@@ -16,8 +16,8 @@ from repro_env.compare.outputs.fields import random_names
 from repro_env.compare.outputs.ignore import parse
 from repro_env.compare.outputs.results import Globs, Side
 from repro_env.compare.outputs.verdict import Verdict
-from repro_env.sandbox.outputs import locate
 from repro_env.schema.run import End, Start
+from repro_env.schema.rundirectory import locate
 from tests.compare.outputs.sides import BITWISE, look
 
 HONEST = Path(__file__).with_name("honest")

@@ -3,8 +3,9 @@ from __future__ import annotations
 import msgspec
 
 from repro_env.oci.manifest import EMPTY, blob_of
-from repro_env.runs.catalog import contents, part
+from repro_env.runs.catalog import part
 from repro_env.runs.catalog.part import SharedFile
+from repro_env.schema.rundirectory import output_of, path_of
 
 ID = "01a21fdb-0aff-7896-a90e-d6d23fb3f027"
 
@@ -47,5 +48,5 @@ def test_equal_files_are_one_blob() -> None:
 
 def test_the_path_of_an_output_can_be_computed_both_ways() -> None:
     for output in ("a", "outside/a", "files/a", "/a", "/outside/a"):
-        assert contents.output_of(contents.path_of(output)) == output
-    assert [contents.output_of(path) for path in ("start.json", "trace/0", "files", "spec/spec.json")] == [None] * 4
+        assert output_of(path_of(output)) == output
+    assert [output_of(path) for path in ("start.json", "trace/0", "files", "spec/spec.json")] == [None] * 4
