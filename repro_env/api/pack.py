@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from repro_env.compare.environments import code
-from repro_env.delivery.builder.layers import artifacts_of, named_trees
+from repro_env.delivery.builder.layers import named_trees
 from repro_env.delivery.builder.sources import DOWNLOADS, Sources
 from repro_env.environment.secrets import bundles
 from repro_env.io.files import atomic_stream, chunks_of
@@ -90,9 +90,6 @@ def pack(
     except PermissionError as error:
         what, hint = f"this file cannot be written: {error.strerror}", "name a file in another directory"
         raise UsageError(what, where=str(target), hint=hint) from None
-    needed = {artifact.sha256 for artifact in artifacts_of(opened.spec)} | {
-        tree.sha256 for tree in named_trees(opened.spec).values()
-    }
     return Pack(
         path=target,
         sha256=f"sha256:{hasher.hexdigest()}",
@@ -100,7 +97,7 @@ def pack(
         spec_digest=opened.spec.digest,
         image_id=opened.spec.expected.image_id,
         blobs=len(blobs),
-        complete=needed <= {f"sha256:{name.removesuffix('.gz')}" for name in blobs},
+        complete=opened.spec.sizes.keys() <= {f"sha256:{name.removesuffix('.gz')}" for name in blobs},
         fetched=sources.received.total,
     )
 
@@ -120,7 +117,7 @@ def collect(sources: Sources, spec: Spec, *, everything: bool, without: Collecti
             continue
         path = sources.checked_tree(what, tree)
         files[path.name] = path
-    artifacts = [artifact for artifact in artifacts_of(spec) if everything or artifact.sha256 in spec.bundled]
+    artifacts = [artifact for artifact in spec.identity.artifacts if everything or artifact.sha256 in spec.bundled]
     total = sum(artifact.size for artifact in artifacts)
     with tell.progress(total, "collecting wheels and packages") as advance, ThreadPoolExecutor(DOWNLOADS) as pool:
         try:

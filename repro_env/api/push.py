@@ -149,7 +149,7 @@ def _files(spec: Spec, directory: Path, image: SentImage, sending: _Sending) -> 
 
 def _blobs(spec: Spec, directory: Path, image: SentImage, sending: _Sending, *, store: Store, tell: Tell) -> dict[str, Blob]:
     """Send the blobs that the spec bundles; return them by path. Trees that are layers of the image were sent with it."""
-    trees = {tree.sha256 for tree in layers.named_trees(spec).values()}
+    trees = {tree.sha256 for tree in spec.trees.values()}
     packed = {layer.diff_id: layer.blob for layer in image.layers if layer.diff_id in trees}
     blobs = {f"{specfiles.BLOBS}/{hex_of(digest)}.gz": blob for digest, blob in packed.items()}
     with Sources(spec, directory, store) as sources:

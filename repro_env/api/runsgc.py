@@ -19,6 +19,7 @@ from repro_env.runs.records import annotation, ids, records, submissions
 from repro_env.runs.records.records import Run, Unreadable
 from repro_env.runs.retention import Facts, KeptRun
 from repro_env.schema.errors import ReproEnvError
+from repro_env.schema.messages import shorten
 from repro_env.schema.progress import Tell
 from repro_env.schema.rundirectory import END, START
 from repro_env.store.rundirectories import AWAY
@@ -179,8 +180,8 @@ def _ancestors(runs: Path, store: Store, tell: Tell) -> dict[str, str]:
             found |= dict.fromkeys(_ids_in(unreadable.directory), why)
     missing = [directory for directory in known.missing if store.run_directories.last_used(directory) > time.time() - AWAY]
     if missing:
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        tell.warn(f"note: runs in missing directories may have started from one of these runs: {missing[0]}{more}")
+        directories = shorten([*map(str, missing)], 1)
+        tell.warn(f"note: runs in missing directories may have started from one of these runs: {directories}")
     notes = known.notes
     for edge in Producers(known, notes).resume_edges():
         found[edge.parent] = f"{known.runs[edge.child].short} resumed from it, according to a checkpoint"

@@ -19,6 +19,7 @@ from repro_env.io.parallel import call_each
 from repro_env.runs.records.notes import MORE_VALUES
 from repro_env.schema.codec import Frozen
 from repro_env.schema.errors import DataError, RecordError, SourceError, UsageError
+from repro_env.schema.messages import shorten
 from repro_env.schema.progress import Tell
 from repro_env.schema.run import End, Metric, Seeded
 
@@ -212,8 +213,7 @@ def _check_metric(metrics: Sequence[Metric], metric: MetricOption) -> None:
         if found:
             what = f"this metric is in {len(found)} files, with different values"
         names = sorted(found or {recorded.name: recorded for recorded in labels.values()})
-        listed = ", ".join(names[:_NAMES]) + (f" and {len(names) - _NAMES} more" if len(names) > _NAMES else "")
-        raise UsageError(what, where=f"--metric {metric.name}", hint=f"choose from {listed}")
+        raise UsageError(what, where=f"--metric {metric.name}", hint=f"choose from {shorten(names, _NAMES)}")
 
 
 def _labels(metrics: Sequence[Metric]) -> dict[str, Metric]:

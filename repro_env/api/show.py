@@ -10,7 +10,6 @@ from pathlib import Path
 
 import msgspec
 
-from repro_env.schema.artifact import CondaPackage, Wheel
 from repro_env.schema.errors import StoreError
 from repro_env.schema.image import Layer
 from repro_env.schema.progress import SILENT, Tell
@@ -81,10 +80,8 @@ def _is_stored(digest: str, store: Store) -> bool:
 
 
 def _layers(spec: Spec, store: Store | None) -> Iterator[ShownLayer]:
-    identity = spec.identity
     trees = {tree.sha256: tree.size for tree in spec.trees.values()}
-    artifacts: tuple[Wheel | CondaPackage, ...] = (*identity.distributions, *identity.packages)
-    sizes = {f"{artifact.key}=={artifact.version}": artifact.size for artifact in artifacts}
+    sizes = {artifact.label: artifact.size for artifact in spec.identity.artifacts}
     for layer in spec.expected.layers:
         yield ShownLayer(
             kind=layer.kind,
@@ -109,8 +106,8 @@ def _blobs(spec: Spec, directory: Path) -> Iterator[Blob]:
         for what, tree in reversed(spec.trees.items())
         if tree.sha256 in bundled or blobs.path(tree.sha256) is not None
     }
-    artifacts: tuple[Wheel | CondaPackage, ...] = (*spec.identity.distributions, *spec.identity.packages)
-    files |= {artifact.sha256: (artifact.filename, artifact.size) for artifact in artifacts if artifact.sha256 in bundled}
+    artifacts = (artifact for artifact in spec.identity.artifacts if artifact.sha256 in bundled)
+    files |= {artifact.sha256: (artifact.filename, artifact.size) for artifact in artifacts}
     for digest, (what, size) in files.items():
         path = blobs.path(digest)
         yield Blob(

@@ -9,6 +9,7 @@ import msgspec
 
 from repro_env.runs.records import records, submissions
 from repro_env.schema.errors import ReproEnvError
+from repro_env.schema.messages import shorten
 from repro_env.schema.progress import Tell
 from repro_env.store import garbage
 from repro_env.store.garbage import StoreItem
@@ -91,6 +92,6 @@ def _sources(store: Store, tell: Tell) -> frozenset[str]:
         for unreadable in damaged:
             tell.warn(f"note: this run cannot be read, so its source code may be removed: {unreadable.why}")
     if missing:
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        tell.warn(f"note: the source code of runs in a missing directory may be removed: {missing[0]}{more}")
+        names = shorten([*map(str, missing)], 1)
+        tell.warn(f"note: the source code of runs in a missing directory may be removed: {names}")
     return frozenset(digest.removeprefix("sha256:") for digest in digests)

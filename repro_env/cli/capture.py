@@ -14,6 +14,7 @@ from repro_env.environment.machine import variables
 from repro_env.environment.source import exclusions
 from repro_env.environment.source.selection import CAP
 from repro_env.schema.environment import Variables
+from repro_env.schema.messages import plural, shorten
 
 _GARBAGE = 100_000
 """New objects before Python searches for cycles. Capture makes hundreds of thousands, and keeps nearly all of them."""
@@ -95,7 +96,7 @@ def _say_what_to_commit(result: CaptureResult, output: Path) -> None:
     if result.spec.observed.source is None or result.spec.observed.source.git is None:
         return
     sizes = [path.stat().st_size for path in (result.directory / "blobs").iterdir() if path.name != ".gitignore"]
-    files = f"{len(sizes):,} file{'s' * (len(sizes) != 1)}, {messages.size(sum(sizes))}"
+    files = f"{plural(len(sizes), 'file')}, {messages.size(sum(sizes))}"
     messages.say(f"commit {output}/: Git ignores its blobs/ ({files}), so a clone lacks what cannot be downloaded again")
     if not (result.directory / "remote.json").exists():
         messages.say(
@@ -153,7 +154,7 @@ def _print(result: CaptureResult) -> None:
                 f"git-ignored data is not captured; runs in this directory see it, up to {size(CAP)}, and name what they do not see",
             )
         )
-    rows += [("data", f"{data.path}, {data.files:,} file{'s' * (data.files != 1)}, {size(data.size)}") for data in observed.data]
+    rows += [("data", f"{data.path}, {plural(data.files, 'file')}, {size(data.size)}") for data in observed.data]
     rows += [("note", note) for note in (*observed.notes, *_variable_notes(observed.variables))]
     rows += [("unknown", unknown) for unknown in observed.unknown]
     for label, text in rows:
@@ -173,11 +174,6 @@ def _variable_notes(observed: Variables) -> Iterator[str]:
     plain = [name for name in names if not variables.is_secret(name)]
     secret = [name for name in names if variables.is_secret(name)]
     if plain:
-        yield f"set here but not in the spec: {_shorten(plain)} (capture --env NAME adds one)"
+        yield f"set here but not in the spec: {shorten(plain, _NAMED)} (capture --env NAME adds one)"
     if secret:
-        yield f"set here but left out as secrets: {_shorten(secret)} (exec --env NAME passes one to a run)"
-
-
-def _shorten(names: Sequence[str]) -> str:
-    more = len(names) - _NAMED
-    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+        yield f"set here but left out as secrets: {shorten(secret, _NAMED)} (exec --env NAME passes one to a run)"

@@ -19,6 +19,7 @@ from repro_env.cli.ui import github, messages
 from repro_env.cli.ui.options import SPEC, flag, value
 from repro_env.registry.reference import parse
 from repro_env.schema.errors import ReproEnvError, SandboxError, UsageError
+from repro_env.schema.messages import plural
 from repro_env.specs.argument import open_spec
 from repro_env.store.store import Store
 
@@ -213,8 +214,7 @@ def _add_check(report: _Report, answer: dict[str, Any]) -> None:
             report.files[name] = str(path.relative_to(root))
     for missing in answer["not_compared"]:
         report.rows.append((missing["what"], "", "", f"not compared: {missing['why']}"))
-    count = len(report.rows)
-    differences = f"{count} difference{'s' * (count != 1)} from the spec"
+    differences = f"{plural(len(report.rows), 'difference')} from the spec"
     report.steps.append(("check", "unchanged since the capture" if answer["same"] else differences))
     if not answer["same"]:
         advice = "Run `repro-env capture` and commit repro/, or skip the comparison (check: false, or --no-check)."

@@ -31,8 +31,10 @@ from repro_env.sandbox.gpus import parse as parse_gpus
 from repro_env.sandbox.limits import parse_memory, parse_time
 from repro_env.sandbox.session import hold_signal
 from repro_env.schema.errors import ReproEnvError, UsageError
+from repro_env.schema.messages import plural, shorten
 from repro_env.schema.progress import Tell
 from repro_env.schema.run import UNSEEDED, End, EngineName, Ids, Limits, Mode, Ranks
+from repro_env.schema.rundirectory import FILES, OUTSIDE
 from repro_env.schema.runners import DEFAULT, HELP, RunnerName
 
 
@@ -365,14 +367,13 @@ def report_end(result: FinishedRun, tell: Tell, *, runs: Path | None = None) -> 
     for text in result.advice:
         tell(f"hint: {text}")
     if outside := [output for output in end.outputs if output.path.startswith("/")]:
-        count = f"{len(outside):,} file{'s' * (len(outside) > 1)} ({messages.size(sum(output.size for output in outside))})"
-        tell(f"written outside the project: {count}, kept in {result.directory / 'outside'}")
+        size = messages.size(sum(output.size for output in outside))
+        tell(f"written outside the project: {plural(len(outside), 'file')} ({size}), kept in {result.directory / OUTSIDE}")
     if end.outputs:
         largest = sorted(end.outputs, key=lambda output: (-output.size, output.path))[:3]
         tell.detail("largest outputs: " + ", ".join(f"{output.path} ({messages.size(output.size)})" for output in largest))
     if skipped := [entry for entry in end.others if " -> " not in entry]:
-        more = f" and {len(skipped) - 1} more" if len(skipped) > 1 else ""
-        tell.warn(f"in the run's directory, but not in its record: {skipped[0]}{more}")
+        tell.warn(f"in the run's directory, but not in its record: {shorten(skipped, 1)}")
     if result.start.trace and not end.trace:
         tell.warn("nothing was traced: no step of a torch optimizer was detected")
     if notes := seed_notes(end):
@@ -390,8 +391,8 @@ def ending(result: FinishedRun) -> str:
         return f"{text}; no outputs"
     if not inside:
         return text
-    count = f"{len(inside)} output{'s' * (len(inside) > 1)}"
-    return f"{text}; {count} ({messages.size(sum(output.size for output in inside))}) in {result.directory / 'files'}"
+    size = messages.size(sum(output.size for output in inside))
+    return f"{text}; {plural(len(inside), 'output')} ({size}) in {result.directory / FILES}"
 
 
 def _outcome(end: End) -> str:
@@ -412,11 +413,11 @@ def seed_notes(end: End) -> list[str]:
     notes = []
     # Generators that libraries create are only recorded.
     if generators := [entry for entry in end.unseeded if "-packages/" not in entry]:
-        count = f"{len(generators)} unseeded random generator{'s' * (len(generators) > 1)}"
-        notes.append(f"seeded automatically: {count} ({'first: ' * (len(generators) > 1)}{generators[0]})")
-    if programs := [count for count in end.entropy if count.what.startswith(UNSEEDED)]:
-        first, more = programs[0], f" and {len(programs) - 1} more" if len(programs) > 1 else ""
-        notes.append(f"not seeded: {first.what.removeprefix(UNSEEDED)} at {first.file}:{first.line}{more}")
+        number = plural(len(generators), "unseeded random generator")
+        notes.append(f"seeded automatically: {number} ({'first: ' * (len(generators) > 1)}{generators[0]})")
+    if programs := [item for item in end.entropy if item.what.startswith(UNSEEDED)]:
+        places = [f"{item.what.removeprefix(UNSEEDED)} at {item.file}:{item.line}" for item in programs]
+        notes.append(f"not seeded: {shorten(places, 1)}")
     if end.operations:
         most = max(end.operations, key=lambda operation: operation.count)
         more = f" and {len(end.operations) - 1} more" if len(end.operations) > 1 else ""

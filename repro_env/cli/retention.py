@@ -13,6 +13,7 @@ from repro_env.cli.ui import messages
 from repro_env.cli.ui.options import DryRunOption, RunsOption, argument, flag, runs_option, value
 from repro_env.runs.records import ids
 from repro_env.runs.records.records import Run
+from repro_env.schema.messages import plural, shorten
 
 if TYPE_CHECKING:
     from repro_env.api.audit import Audit
@@ -96,29 +97,25 @@ def _lines(findings: tuple[Finding, ...]) -> list[str]:
         if counts[kind] <= _MOST:
             about = f"{finding.what}: {finding.why} ({_names(finding.runs)})"
             lines.append(messages.visible(f"{finding.state:<10}  {finding.part:<6}  {about}"))
-    for (state, part, *runs), count in counts.items():
-        if count > _MOST:
-            lines.append(f"{state:<10}  {part:<6}  and {count - _MOST:,} more ({_names(tuple(runs))})")
+    for (state, part, *runs), number in counts.items():
+        if number > _MOST:
+            lines.append(f"{state:<10}  {part:<6}  and {number - _MOST:,} more ({_names(tuple(runs))})")
     return lines
 
 
 def _names(runs: tuple[str, ...]) -> str:
-    names = ", ".join(ids.short(run) for run in runs[:_NAMED])
-    more = f" and {len(runs) - _NAMED} more" if len(runs) > _NAMED else ""
-    return f"{'run' if len(runs) == 1 else 'runs'} {names}{more}"
+    return f"{'run' if len(runs) == 1 else 'runs'} {shorten([*map(ids.short, runs)], _NAMED)}"
 
 
 def _summary(result: Audit) -> str:
     """One line: what was checked, and how many findings there are in each state."""
-    checked = ", ".join(
-        f"{count:,} {_WORDS.get(part, part)}{'' if count == 1 else 's'}" for part, count in result.checked.items() if count
-    )
+    checked = ", ".join(plural(number, _WORDS.get(part, part)) for part, number in result.checked.items() if number)
     states: dict[str, int] = {}
     for finding in result.findings:
         states[finding.state] = states.get(finding.state, 0) + 1
-    answer = ", ".join(f"{count:,} {state}" for state, count in states.items())
+    answer = ", ".join(f"{number:,} {state}" for state, number in states.items())
     answer = answer or ("everything is there" if result.runs else "nothing was checked")
-    return f"{result.runs:,} {'run' if result.runs == 1 else 'runs'}{f' ({checked})' if checked else ''}: {answer}"
+    return f"{plural(result.runs, 'run')}{f' ({checked})' if checked else ''}: {answer}"
 
 
 def _print(result: Collected, rules: list[str], runs: Path | None) -> None:

@@ -13,6 +13,7 @@ from repro_env.api.runsshare import Failed, ListedRun, Pushed
 from repro_env.cli.ui import messages, runpage
 from repro_env.cli.ui.options import RunsOption, argument, runs_option, value
 from repro_env.runs.records import ids
+from repro_env.schema.messages import plural, shorten
 from repro_env.schema.progress import Tell
 
 _Catalog = Annotated[str, argument("REF|DIR", "The catalog: HOST/NAME in a registry, or an existing directory.")]
@@ -63,11 +64,11 @@ def report_push(result: Pushed, tell: Tell) -> None:
     for run in result.runs:
         _report_left_out(ids.short(run.id), run.left_out, "the catalog does not have", "push them with --outputs all", tell)
     blobs, size = sum(run.blobs for run in result.runs), sum(run.size for run in result.runs)
-    count = f"{len(result.runs)} run{'s' * (len(result.runs) != 1)}"
+    runs = plural(len(result.runs), "run")
     if blobs:
-        tell(f"sent {messages.size(size)} in {blobs} blob{'s' * (blobs != 1)} to {result.catalog} for {count}")
+        tell(f"sent {messages.size(size)} in {plural(blobs, 'blob')} to {result.catalog} for {runs}")
     else:
-        tell(f"nothing was sent: {result.catalog} has all files of {count}")
+        tell(f"nothing was sent: {result.catalog} has all files of {runs}")
 
 
 def pull(
@@ -139,9 +140,7 @@ def _row(run: ListedRun) -> tuple[str, ...]:
 
 def _report_left_out(run: str, left_out: Sequence[str], what: str, hint: str, tell: Tell) -> None:
     if left_out:
-        more = f" and {len(left_out) - _NAMED:,} more" if len(left_out) > _NAMED else ""
-        count = f"{len(left_out):,} output{'s' * (len(left_out) != 1)}"
-        tell.warn(f"run {run}: {what} {count}: {', '.join(left_out[:_NAMED])}{more}; {hint}")
+        tell.warn(f"run {run}: {what} {plural(len(left_out), 'output')}: {shorten(left_out, _NAMED)}; {hint}")
 
 
 def _fail(failed: Sequence[Failed]) -> None:

@@ -33,6 +33,7 @@ from repro_env.compare.outputs.ignorefile import Accepted
 from repro_env.compare.outputs.verdict import Verdict
 from repro_env.runs.records import verdicts
 from repro_env.schema.errors import ReproEnvError, UsageError
+from repro_env.schema.messages import plural
 from repro_env.schema.runners import CHOICES, RunnerName
 
 _SHOWN = 10
@@ -262,7 +263,7 @@ def _ignored(page: Page, files: Sequence[File]) -> None:
     if not count and not excluded:
         return
     parts = [f"{number:,} {reason}" for reason, number in _reasons(files)]
-    parts += [f"{len(excluded):,} complete file{'s' * (len(excluded) != 1)}"] if excluded else []
+    parts += [plural(len(excluded), "complete file")] if excluded else []
     page.heading("ignored", ", ".join(parts))
     lines: list[tuple[int, str]] = []
     for file in files:

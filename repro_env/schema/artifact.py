@@ -31,6 +31,11 @@ class Wheel(Frozen, frozen=True, kw_only=True):
         """Identifies the wheel within the environment, where several site directories may contain the same distribution."""
         return f"{self.name}@{self.site}" if self.site else self.name
 
+    @property
+    def label(self) -> str:
+        """The name by which the layers of a spec list it."""
+        return f"{self.key}=={self.version}"
+
 
 class CondaPackage(Frozen, frozen=True, kw_only=True):
     """A conda package as an archive. It is downloadable from a URL or bundled as a blob, with the same bytes."""
@@ -51,6 +56,14 @@ class CondaPackage(Frozen, frozen=True, kw_only=True):
     def key(self) -> str:
         """Identifies the package within the environment. The prefix distinguishes it from a wheel of the same name."""
         return f"conda/{self.name}"
+
+    @property
+    def label(self) -> str:
+        """The name by which the layers of a spec list it."""
+        return f"{self.key}=={self.version}"
+
+
+Artifact = Wheel | CondaPackage
 
 
 class TreeBlob(Frozen, frozen=True, kw_only=True):

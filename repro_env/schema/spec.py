@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, field
 
 from repro_env.schema import codec
-from repro_env.schema.artifact import CondaPackage, Size, TreeBlob, Wheel
+from repro_env.schema.artifact import Artifact, CondaPackage, Size, TreeBlob, Wheel
 from repro_env.schema.codec import Frozen
 from repro_env.schema.environment import (
     Bundled,
@@ -104,8 +104,15 @@ class Identity(Frozen, frozen=True, kw_only=True):
             "overlay": self.overlay,
         }
 
-    def layout_of(self, wheel: Wheel) -> Layout:
-        """Return the site directory that a wheel is installed to. Raises `SpecError` if `wheel.site` is invalid."""
+    @property
+    def artifacts(self) -> tuple[Artifact, ...]:
+        """All conda packages and wheels."""
+        return (*self.packages, *self.distributions)
+
+    def layout_of(self, wheel: Artifact) -> Layout:
+        """Return where an artifact is installed: a wheel in a site directory. Raises `SpecError` if `Wheel.site` is invalid."""
+        if isinstance(wheel, CondaPackage):
+            return self.layout
         if wheel.site > len(self.other_layouts):
             raise SpecError(
                 f"{wheel.name} is installed to site directory {wheel.site}, but there are only {len(self.other_layouts) + 1}",
@@ -238,6 +245,11 @@ class Spec(Frozen, frozen=True, kw_only=True):
         trees: list[tuple[str, TreeBlob | None]] = [*self.identity.trees.items()]
         trees.append(("source", source.tree if source is not None else None))
         return {name: tree for name, tree in trees if tree is not None}
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The size of everything that the spec names by its digest: packages, wheels and trees."""
+        return {content.sha256: content.size for content in (*self.identity.artifacts, *self.trees.values())}
 
     @property
     def bundled(self) -> frozenset[str]:

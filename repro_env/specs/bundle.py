@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from repro_env.delivery.builder.layers import artifacts_of, named_trees
 from repro_env.io.files import CHUNK, open_regular
 from repro_env.oci import tar
 from repro_env.oci.layer import Measured
@@ -59,8 +58,7 @@ def _fill(directory: Path, path: Path) -> None:
     if not (directory / files.SPEC).is_file():
         raise _error(f"this archive has no {files.SPEC}", where)
     spec = specs.read((directory / files.SPEC).read_bytes(), where=f"{where}: {files.SPEC}")
-    contents = (*artifacts_of(spec), *named_trees(spec).values())
-    sizes = {content.sha256: content.size for content in contents}
+    sizes = spec.sizes
     for name in sorted(names):
         digest = f"sha256:{name.removesuffix('.gz')}"
         if digest not in sizes:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from repro_env.cli.ui.page import Page
 from repro_env.compare.environments.difference import LEVELS, Difference, Level, NotCompared, mark
+from repro_env.schema.messages import plural
 
 SHOWN = 15
 """Differences of one level that are shown without --all."""
@@ -50,7 +51,7 @@ def summary(differences: Iterable[Difference]) -> str:
     """`3 differences, 1 of them can change numbers`. Counts the differences that count and are not digests."""
     counted = [difference for difference in differences if difference.counts and difference.level != "digests"]
     numeric = sum(difference.level == "numerics" for difference in counted)
-    text = f"{len(counted):,} difference{'s' * (len(counted) != 1)}"
+    text = plural(len(counted), "difference")
     moved = sum(difference.moved for difference in counted)
     if counted and moved == len(counted):
         return f"{text}, all because the environment has another prefix"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from repro_env.cli.ui import messages, runpage
 from repro_env.cli.ui.page import Page
-from repro_env.schema.messages import shorten
+from repro_env.schema.messages import plural, shorten
 
 if TYPE_CHECKING:
     from repro_env.api.lineage import Answer
@@ -29,7 +29,7 @@ def show(answer: Answer, *, complete: bool) -> None:
     elif answer.digest and not answer.known:
         _unknown(answer, page)
     if duplicates:
-        page.row("also made by", f"{len(duplicates)} other run{'s' if len(duplicates) > 1 else ''}, byte for byte", indent=0)
+        page.row("also made by", f"{plural(len(duplicates), 'other run')}, byte for byte", indent=0)
         page.table([(*runpage.columns(origin.run.start), _origin(origin)) for origin in duplicates])
     _claims(answer, page)
     if answer.run is not None:

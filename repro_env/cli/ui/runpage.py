@@ -14,6 +14,7 @@ from repro_env.runs.records.pulled import Pulled
 from repro_env.runs.records.records import Run
 from repro_env.runs.records.submissions import Submitted
 from repro_env.runs.records.verdicts import Last
+from repro_env.schema.messages import plural
 from repro_env.schema.run import Count, End, GpuFact, Limits, Metric, Number, Parent, Process, Rank, Seeded, Start
 from repro_env.store.specs import archive, files
 
@@ -43,7 +44,7 @@ def lines(
     yield from head(run, annotation.tags(annotations), queue)
     if verdict is not None:
         failed = ", the command failed in both runs" if verdict.failed else ""
-        ignored = f", {verdict.ignored:,} difference{'s' * (verdict.ignored != 1)} ignored" if verdict.ignored else ""
+        ignored = f", {plural(verdict.ignored, 'difference')} ignored" if verdict.ignored else ""
         yield f"verified  {verdict.level}{'' if verdict.same else ', not as expected'} ({verdict.written}{ignored}{failed})"
     if source is not None:
         yield f"pulled    from {source.source}" + (f"; not here: {len(source.left_out)} outputs" if source.left_out else "")
@@ -192,10 +193,10 @@ def _end(end: End, most: int | None) -> Iterator[str]:
         yield f"settings  {len(end.effective)} at the end of the run"
         yield from _shorten([f"  {fact.name} = {fact.value}" for fact in end.effective], most)
     if end.parameters:
-        yield f"config    {len(end.parameters)} values in {_count_files(parameter.file for parameter in end.parameters)}"
+        yield f"config    {len(end.parameters)} values in {plural(len({parameter.file for parameter in end.parameters}), 'file')}"
         yield from _shorten([f"  {parameter.name} = {parameter.value}" for parameter in end.parameters], most)
     if end.metrics:
-        yield f"metrics   {len(end.metrics)} in {_count_files(metric.file for metric in end.metrics)}"
+        yield f"metrics   {len(end.metrics)} in {plural(len({metric.file for metric in end.metrics}), 'file')}"
         rows = [_metric(metric) for metric in end.metrics]
         header, *table = messages.table(rows, header=("NAME", "LAST", "MIN", "MAX", "VALUES", "FILE")).splitlines()
         yield f"  {header}"
@@ -252,11 +253,6 @@ def _count(count: Count) -> str:
 
 def _metric(metric: Metric) -> tuple[str, ...]:
     return (metric.name, number(metric.last), number(metric.least), number(metric.most), f"{metric.count:,}", metric.file)
-
-
-def _count_files(paths: Iterable[str]) -> str:
-    count = len(set(paths))
-    return f"{count} file{'s' * (count != 1)}"
 
 
 def _shorten(rows: list[str], most: int | None) -> Iterator[str]:

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from repro_env.api.show import Shown
 from repro_env.cli.ui.messages import size
 from repro_env.cli.ui.page import Page
-from repro_env.schema.artifact import CondaPackage, Wheel
+from repro_env.schema.artifact import CondaPackage
 from repro_env.schema.environment import Git
 from repro_env.schema.frameworks import Frameworks
-from repro_env.schema.messages import shorten
+from repro_env.schema.messages import plural, shorten
 from repro_env.schema.spec import Spec
 
 
@@ -69,8 +69,7 @@ def _environment(shown: Shown, page: Page) -> None:
 def _distributions(spec: Spec, page: Page) -> None:
     installed = spec.observed.distributions
     origins = {hint.sha256: hint.origin for hint in (*spec.hints.wheels, *spec.hints.packages)}
-    artifacts: list[Wheel | CondaPackage] = [*spec.identity.packages, *spec.identity.distributions]
-    artifacts.sort(key=lambda artifact: (-artifact.size, artifact.key))
+    artifacts = sorted(spec.identity.artifacts, key=lambda artifact: (-artifact.size, artifact.key))
     downloadable = sum(origins.get(artifact.sha256) in ("index", "direct") for artifact in artifacts)
     bundled = len(artifacts) - downloadable
     total = size(sum(artifact.size for artifact in artifacts))
@@ -97,7 +96,7 @@ def _bundled(spec: Spec, page: Page) -> None:
         page.heading("bundled", "only file trees: every distribution can be downloaded again by URL and sha256")
         return
     total = sum(part.size for part in parts)
-    count = f"{len(parts):,} {'parts' if len(parts) != 1 else 'part'} that cannot be downloaded again"
+    count = f"{plural(len(parts), 'part')} that cannot be downloaded again"
     page.heading("bundled", count + (f", {size(total)}" if total else ""))
     page.table([(f"{part.name} {part.version}".strip(), size(part.size) if part.size else "", part.why) for part in parts])
 
@@ -196,8 +195,7 @@ def _code(spec: Spec, page: Page) -> None:
 def _data(spec: Spec, page: Page) -> None:
     if data := spec.observed.data:
         page.heading("data", "recorded by digest, not copied")
-        counts = [f"{entry.files:,} file{'s' * (entry.files != 1)}" for entry in data]
-        page.table([(entry.path, count, size(entry.size), entry.digest[7:19]) for entry, count in zip(data, counts, strict=True)])
+        page.table([(entry.path, plural(entry.files, "file"), size(entry.size), entry.digest[7:19]) for entry in data])
 
 
 def _layers(shown: Shown, page: Page) -> None:

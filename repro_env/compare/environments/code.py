@@ -14,9 +14,9 @@ from repro_env.oci.entry import Entry, entries_from_notes, sort_with_parents
 from repro_env.runs.lineage.knownruns import read_all_runs
 from repro_env.runs.start import snapshot, sourcedirectory
 from repro_env.runs.start.data import candidate_paths
-from repro_env.runs.start.report import shorten
 from repro_env.schema.environment import Git
 from repro_env.schema.errors import DataError, SourceError
+from repro_env.schema.messages import shorten
 from repro_env.schema.spec import Data, Source, Spec
 from repro_env.store.hashes import entries_of
 from repro_env.store.specs.lookup import own_directories, runs_directory
@@ -101,7 +101,7 @@ def check_unchanged(spec: Spec, spec_directory: Path, *, frozen: bool, store: St
     if lines:
         differ = "1 file differs" if len(lines) == 1 else f"{len(lines)} files differ"
         raise SourceError(
-            f"{differ} from the captured code, which would be sent: {shorten(lines, ', ')}",
+            f"{differ} from the captured code, which would be sent: {shorten(lines)}",
             where=str(directory),
             hint="capture again, or send the captured code with --frozen",
         )

@@ -7,11 +7,11 @@ from urllib.parse import unquote, urlsplit
 
 from repro_env.compare.environments.difference import sentence
 from repro_env.runs.start import snapshot
-from repro_env.runs.start.report import shorten
 from repro_env.runs.start.snapshot import Snapshot
 from repro_env.runs.start.sourcedirectory import SourceDirectory
 from repro_env.sandbox import plan
 from repro_env.schema.errors import DriftError
+from repro_env.schema.messages import shorten
 from repro_env.schema.progress import Silent, Tell
 from repro_env.schema.run import Launch
 from repro_env.schema.spec import Spec
@@ -23,7 +23,7 @@ def check_host(spec: Spec, source: SourceDirectory) -> None:
     captured = plan.workspace_of(spec)
     if source.path is not None and str(source.path) != captured and (names := _imports_from(spec, captured)):
         raise DriftError(
-            f"the captured environment imports {shorten(names, ', ')} from {captured}, so the command would run that code "
+            f"the captured environment imports {shorten(names)} from {captured}, so the command would run that code "
             f"instead of the code in {source.path}",
             where=spec.identity.command,
             hint="leave out --runner host, or install the project from its new directory in a new environment and capture that",
@@ -44,7 +44,7 @@ def check_imports(spec: Spec, source: Snapshot, spec_directory: Path, *, runs: P
         or snapshot.take(spec, spec_directory, directory=directory, runs=runs, store=store).fact.digest != source.fact.digest
     ):
         raise DriftError(
-            f"the environment imports {shorten(names, ', ')} from this directory, whose files differ from those of the run",
+            f"the environment imports {shorten(names)} from this directory, whose files differ from those of the run",
             where=captured,
             hint="restore the files (git checkout), or leave out --runner host",
         )
@@ -85,7 +85,7 @@ def check_drift(spec: Spec, spec_directory: Path, launch: Launch, store: Store, 
         differences = [difference for difference in comparison.files(captured_side, live, store) if difference.counts]
     if differences:
         raise DriftError(
-            f"the environment differs from the capture: {shorten([sentence(difference) for difference in differences], '; ')}",
+            f"the environment differs from the capture: {shorten([sentence(difference) for difference in differences], separator='; ')}",
             where=launch.prefix,
             hint="list all differences with `repro-env check`, then capture again or leave out --runner host",
         )

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from repro_env.compare.outputs.comparison import HEIGHT, File, Kind, Sameness
 from repro_env.sandbox.streams import TYPED
 from repro_env.schema.codec import Frozen
-from repro_env.schema.messages import shorten
+from repro_env.schema.messages import plural, shorten
 from repro_env.schema.run import UNSEEDED, End, Fact, Start
 from repro_env.schema.runners import DEFAULT, TRAITS, RunnerName
 
@@ -208,14 +208,14 @@ def _sentence(level: Sameness | None, files: Sequence[File], problem: str, failu
     results = [file for file in files if file.kind == "result"]
     compared = [file for file in results if file.level is not None]
     skipped = [file.name for file in results if file.level is None]
-    not_compared = f"{_number(len(skipped), 'result')} could not be compared: {shorten(skipped, _NAMED)}" if skipped else ""
+    not_compared = f"{plural(len(skipped), 'result')} could not be compared: {shorten(skipped, _NAMED)}" if skipped else ""
     if level is None:
         return f"nothing was compared: {problem or not_compared or nothing({file.kind for file in files})}"
-    total = _number(len(compared), "result")
+    total = plural(len(compared), "result")
     worst = [file for file in compared if file.level == level]
     count = sum(file.ignored_count for file in compared)
     affected = sum(file.ignored_count > 0 for file in compared)
-    ignored = f"{_number(count, 'difference')} in {affected:,} of {total}, each with a reason" if count else ""
+    ignored = f"{plural(count, 'difference')} in {affected:,} of {total}, each with a reason" if count else ""
     left_out = sum(file.left_out for file in files)
     if problem:
         text = problem
@@ -229,15 +229,11 @@ def _sentence(level: Sameness | None, files: Sequence[File], problem: str, failu
         f"{level}: {failure}; {text}" if failure else f"{level}: {text}",
         f"also {ignored}" if ignored else "",
         not_compared,
-        f"{_number(left_out, 'file')} left out" if left_out else "",
+        f"{plural(left_out, 'file')} left out" if left_out else "",
         "the console output differs" if any(file.kind == "console" and not file.equal for file in files) else "",
         expected,
     ]
     return "; ".join(part for part in parts if part)
-
-
-def _number(count: int, word: str) -> str:
-    return f"{count:,} {word}{'s' * (count != 1)}"
 
 
 def nothing(kinds: Collection[Kind]) -> str:

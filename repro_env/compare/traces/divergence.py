@@ -8,6 +8,7 @@ from typing import Literal
 
 from repro_env.compare.traces.trace import Line, Trace
 from repro_env.schema.codec import Frozen
+from repro_env.schema.messages import shorten
 
 _NAMES = 8
 """How many tensors a sentence names."""
@@ -181,8 +182,7 @@ def _short(digest: str | None) -> str:
 
 
 def _describe(optimizer: Line) -> str:
-    shapes = ", ".join(optimizer.shapes[:_NAMES]) + (", …" if len(optimizer.shapes) > _NAMES else "")
-    return f"{optimizer.kind} of {len(optimizer.shapes)} tensors ({shapes})"
+    return f"{optimizer.kind} of {len(optimizer.shapes)} tensors ({shorten(optimizer.shapes, _NAMES)})"
 
 
 def _name(optimizer: Line | None, number: int) -> str:
@@ -224,8 +224,7 @@ def sentence(divergence: Divergence) -> str:
 def _which(divergence: Divergence) -> str:
     if not divergence.tensors:
         return ""
-    names = ", ".join(divergence.tensors[:_NAMES]) + (", …" if len(divergence.tensors) > _NAMES else "")
-    return f", in {len(divergence.tensors)} of {divergence.of} tensors ({names})"
+    return f", in {len(divergence.tensors)} of {divergence.of} tensors ({shorten(divergence.tensors, _NAMES)})"
 
 
 def _since(divergence: Divergence) -> str:

@@ -17,11 +17,11 @@ from msgspec.structs import replace
 
 from repro_env.delivery.builder import layers
 from repro_env.delivery.builder.content import Content, Group, Marker, Part, SourceTree, Tree
-from repro_env.delivery.builder.layers import Artifact, Task, label
+from repro_env.delivery.builder.layers import Task
 from repro_env.delivery.builder.sources import DOWNLOADS, Counter, Item, Origin, Sources
 from repro_env.oci import wheel as rule
 from repro_env.schema import codec
-from repro_env.schema.artifact import Size, TreeBlob, Wheel
+from repro_env.schema.artifact import Artifact, Size, TreeBlob, Wheel
 from repro_env.schema.codec import Frozen
 from repro_env.schema.errors import ArtifactError, BuildError, NetworkError, ReproEnvError
 from repro_env.schema.progress import Advance, Tell
@@ -107,7 +107,7 @@ class Build:
         with self.sources, ThreadPoolExecutor(DOWNLOADS) as pool:
             for task, is_needed in zip(self.tasks, list(pool.map(self._is_needed, self.tasks)), strict=True):
                 if not is_needed:
-                    sizes = {label(artifact): artifact.size for artifact in task.artifacts} or {task.what: task.size}
+                    sizes = {artifact.label: artifact.size for artifact in task.artifacts} or {task.what: task.size}
                     found = [Item(what=what, origin=self._sink.origin, size=size) for what, size in sizes.items()]
                 elif task.tree is not None:
                     found = [self.sources.peek_tree(task.what, task.tree, ask=ask)]
@@ -129,9 +129,9 @@ class Build:
             if offer is None:
                 raise self.sources.copies.explain(error) from None
             where = offer.where
-            return [Item(what=label(part), origin="registry", where=where, size=part.size) for part in task.artifacts], offer.size
+            return [Item(what=part.label, origin="registry", where=where, size=part.size) for part in task.artifacts], offer.size
         pairs = list(zip(task.artifacts, places, strict=True))
-        items = [Item(what=label(part), origin=place.origin, where=str(place), size=part.size) for part, place in pairs]
+        items = [Item(what=part.label, origin=place.origin, where=str(place), size=part.size) for part, place in pairs]
         return items, sum(part.size for part, place in pairs if place.is_remote)
 
     def run(self, plan: Plan, tell: Tell, what: str) -> None:
@@ -165,7 +165,7 @@ class Build:
 
     def _key(self, task: Task) -> str:
         """Return a key that is equal for layers of the same artifacts at the same place in an image."""
-        layouts = [layers.layout_of(self._spec.identity, artifact) for artifact in task.artifacts]
+        layouts = [self._spec.identity.layout_of(artifact) for artifact in task.artifacts]
         places = [layout if layout.in_place else replace(layout, prefix="") for layout in layouts]
         return codec.digest(list(zip(task.artifacts, places, strict=True)))
 
@@ -207,7 +207,7 @@ class Build:
 
     def _part(self, artifact: Artifact, after: ReproEnvError | None) -> Part:
         """Fetch a part of a layer. Raises as `Sources.fetch`."""
-        layout = layers.layout_of(self._spec.identity, artifact)
+        layout = self._spec.identity.layout_of(artifact)
         location = self.sources.fetch(artifact, self._usable_facts(artifact), after=after)
         facts = self._facts_of(artifact)
         if facts is None and isinstance(artifact, Wheel):

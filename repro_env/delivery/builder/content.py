@@ -14,7 +14,6 @@ from pathlib import Path
 
 import msgspec
 
-from repro_env.delivery.builder.layers import Artifact
 from repro_env.delivery.builder.sources import Location
 from repro_env.environment.wheels.layers import DistributionContents, GroupContents
 from repro_env.io.files import FileContents
@@ -23,7 +22,7 @@ from repro_env.oci import config, layer, tar, wheellayers
 from repro_env.oci import wheel as rule
 from repro_env.oci.entry import Contents, Entry, Members, find_misplaced, members
 from repro_env.oci.gzipencoder import stitch_layer
-from repro_env.schema.artifact import CondaPackage, TreeBlob
+from repro_env.schema.artifact import Artifact, CondaPackage, TreeBlob
 from repro_env.schema.environment import Layout
 from repro_env.schema.errors import ArtifactError, BuildError
 from repro_env.schema.spec import Identity, Source

@@ -8,14 +8,12 @@ import msgspec
 
 from repro_env.io import machine
 from repro_env.oci import config, wheellayers
-from repro_env.schema.artifact import CondaPackage, TreeBlob, Wheel
-from repro_env.schema.environment import Layout
+from repro_env.schema.artifact import Artifact, TreeBlob
 from repro_env.schema.errors import BuildError, PlatformError
 from repro_env.schema.image import LayerKind
 from repro_env.schema.messages import shorten
-from repro_env.schema.spec import Identity, Spec
+from repro_env.schema.spec import Spec
 
-Artifact = Wheel | CondaPackage
 HINT = "the spec was edited or damaged; restore it or capture again"
 
 
@@ -41,20 +39,6 @@ class Task(msgspec.Struct, frozen=True):
         return f"the layer of {self.what}" if self.artifacts else f"the {self.what}"
 
 
-def label(artifact: Artifact) -> str:
-    """Return the name of an artifact as the layers of a spec list it."""
-    return f"{artifact.key}=={artifact.version}"
-
-
-def layout_of(identity: Identity, artifact: Artifact) -> Layout:
-    """Return where an artifact is installed."""
-    return identity.layout if isinstance(artifact, CondaPackage) else identity.layout_of(artifact)
-
-
-def artifacts_of(spec: Spec) -> tuple[Artifact, ...]:
-    return (*spec.identity.packages, *spec.identity.distributions)
-
-
 def named_trees(spec: Spec) -> dict[str, TreeBlob]:
     """Return the bundled trees by name, lowest layer first. The source comes last; it is not a layer."""
     return {"unpackaged libraries" if name == "unpackaged" else name: tree for name, tree in spec.trees.items()}
@@ -63,7 +47,7 @@ def named_trees(spec: Spec) -> dict[str, TreeBlob]:
 def tasks(spec: Spec) -> list[Task]:
     """Return a task for every layer, lowest first. Raises `BuildError` if the layers contradict the identity."""
     _check_expected(spec)
-    by_label = {label(artifact): artifact for artifact in artifacts_of(spec)}
+    by_label = {artifact.label: artifact for artifact in spec.identity.artifacts}
     trees = {tree.sha256: (what, tree) for what, tree in reversed(named_trees(spec).items())}
     made = []
     for layer in spec.expected.layers:
@@ -88,7 +72,7 @@ def _check_expected(spec: Spec) -> None:
         raise _contradicts("its layers are not those of its trees and packages, in their order")
     for group_layers, artifacts in ((conda, identity.packages), (distributions, identity.distributions)):
         held = sorted(name for layer in group_layers for name in layer.holds)
-        names = sorted(map(label, artifacts))
+        names = sorted(artifact.label for artifact in artifacts)
         if held != names or len(set(names)) != len(names):
             raise _contradicts(f"its layers hold {shorten(held)}, and its identity has {shorten(names)}")
     image = config.image_id(identity, layers)
@@ -103,7 +87,7 @@ def check_groups(spec: Spec, sizes: Mapping[str, int], unchecked: Collection[Lay
     facts of its wheels are unknown, and its diff ID was proven.
     """
     for kind, artifacts in (("conda", spec.identity.packages), ("distributions", spec.identity.distributions)):
-        keys = {label(artifact): artifact.key for artifact in artifacts}
+        keys = {artifact.label: artifact.key for artifact in artifacts}
         expected = [tuple(keys[name] for name in layer.holds) for layer in spec.expected.layers if layer.kind == kind]
         if kind not in unchecked and expected != wheellayers.groups({key: sizes[key] for key in keys.values()}):
             raise _contradicts(f"the grouping rule gives other layers of {kind} than it expects")

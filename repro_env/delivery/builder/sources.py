@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from repro_env.delivery.builder.layers import Artifact, label
 from repro_env.delivery.builder.remote import HINT, Copies
 from repro_env.io.files import sha256_of
 from repro_env.oci import tar
 from repro_env.oci import wheel as rule
 from repro_env.oci.layer import Measured
 from repro_env.schema import redact
-from repro_env.schema.artifact import Size, TreeBlob, Wheel
+from repro_env.schema.artifact import Artifact, Size, TreeBlob, Wheel
 from repro_env.schema.codec import Frozen
 from repro_env.schema.errors import ArtifactError, LockError, NetworkError, ReproEnvError, StoreError, os_errors_as
 from repro_env.schema.progress import Advance
@@ -161,7 +160,7 @@ class Sources(contextlib.AbstractContextManager["Sources"]):
                 return accept(location, artifact)
             except (ArtifactError, NetworkError) as error:  # noqa: PERF203 the next location may have it
                 failures.append(error)
-        where = label(artifact)
+        where = artifact.label
         if not failures:
             what = f"{artifact.filename} was not found: not on this machine, not bundled, at no URL, and in no configured index"
             raise ArtifactError(what, where=where, hint=f"configure an index that has it in pip, {HINT}")

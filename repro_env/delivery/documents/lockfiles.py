@@ -11,7 +11,7 @@ from packaging.pylock import Pylock
 from packaging.version import InvalidVersion, Version
 
 from repro_env.delivery.documents import templates
-from repro_env.schema.artifact import CondaPackage, Wheel
+from repro_env.schema.artifact import Artifact, Wheel
 from repro_env.schema.spec import Spec, WheelHint
 
 _PLATFORMS = {"amd64": "linux-64", "arm64": "linux-aarch64"}
@@ -38,7 +38,7 @@ def requirements(spec: Spec) -> bytes:
     )
 
 
-def _row(artifact: Wheel | CondaPackage, spec: Spec) -> dict[str, Any]:
+def _row(artifact: Artifact, spec: Spec) -> dict[str, Any]:
     return {
         "sha256": artifact.sha256,
         "bundled": artifact.sha256 in spec.bundled,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from repro_env.delivery.builder.layers import artifacts_of, named_trees
+from repro_env.delivery.builder.layers import named_trees
 from repro_env.oci.manifest import Image
 from repro_env.schema import codec
 from repro_env.schema.spec import Spec
@@ -55,7 +55,7 @@ def _dependencies(spec: Spec) -> Iterator[dict[str, Any]]:
         if name != "source":
             yield _resource(name, tree.sha256)
     urls = {hint.sha256: hint.urls[0] for hint in (*spec.hints.wheels, *spec.hints.packages) if hint.urls}
-    for artifact in artifacts_of(spec):
+    for artifact in spec.identity.artifacts:
         uri = {"uri": urls[artifact.sha256]} if artifact.sha256 in urls else {}
         yield _resource(artifact.filename, artifact.sha256, **uri)
 

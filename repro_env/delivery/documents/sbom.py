@@ -13,7 +13,7 @@ from urllib.parse import quote
 from uuid import UUID
 
 from repro_env.schema import codec
-from repro_env.schema.artifact import CondaPackage, TreeBlob, Wheel
+from repro_env.schema.artifact import Artifact, TreeBlob
 from repro_env.schema.spec import Spec, WheelHint
 
 MEDIA_TYPE = "application/vnd.cyclonedx+json; version=1.6"
@@ -81,9 +81,7 @@ def _packages(spec: Spec) -> Iterator[_Component]:
         yield _artifact(package.key, package, hints.get(package.sha256), purl)
 
 
-def _artifact(
-    ref: str, artifact: Wheel | CondaPackage, hint: WheelHint | None, name: str, *properties: tuple[str, str]
-) -> _Component:
+def _artifact(ref: str, artifact: Artifact, hint: WheelHint | None, name: str, *properties: tuple[str, str]) -> _Component:
     origin = "" if hint is None else hint.origin
     component = {
         "bom-ref": ref,

@@ -16,7 +16,6 @@ from typing import Literal
 
 import msgspec
 
-from repro_env.delivery.builder.layers import artifacts_of, named_trees
 from repro_env.io.files import expect, read_regular, room, sha256_of
 from repro_env.oci import tar
 from repro_env.oci.layer import Measured
@@ -204,7 +203,6 @@ class Receiver:
             (directory / files.REMOTE).write_bytes(self._bytes(shared, SPEC + files.REMOTE, files.MAX_SIZE))
 
     def _bring_blobs(self, spec: Spec, directory: Path, shared: SharedRun) -> None:
-        sizes = {content.sha256: content.size for content in (*artifacts_of(spec), *named_trees(spec).values())}
         target, prefix = SpecBlobs(directory / files.BLOBS), f"{SPEC}{files.BLOBS}/"
         for path, file in shared.files.items():
             name = path.removeprefix(prefix)
@@ -218,7 +216,7 @@ class Receiver:
             with self._named(shared, path), self._tell.progress(file.size, "pulling its spec") as advance:
                 chunks = contents.counted(self._chunks(shared, path), advance)
                 where = f"{self._catalog.name}: {file.sha256}"
-                target.restore(digest, chunks, is_gzip=name.endswith(".gz"), size=sizes[digest], where=where)
+                target.restore(digest, chunks, is_gzip=name.endswith(".gz"), size=spec.sizes[digest], where=where)
 
     def _bring_code(self, run: Run, shared: SharedRun) -> None:
         """Unpack the code into the store, where that of the user's own runs is too."""

@@ -13,6 +13,7 @@ from repro_env.runs.records import records
 from repro_env.runs.records.checkpointstate import written_files
 from repro_env.runs.records.records import Run, Unreadable
 from repro_env.schema.errors import ReproEnvError
+from repro_env.schema.messages import shorten
 from repro_env.store.store import Store
 
 
@@ -52,9 +53,7 @@ class AllRuns(msgspec.Struct, frozen=True):
     @property
     def places(self) -> str:
         """Name the runs directories that were read, in a few words."""
-        if not self.looked:
-            return "no runs directory exists on this machine"
-        return str(self.looked[0]) if len(self.looked) == 1 else f"{self.looked[0]} and {len(self.looked) - 1} more"
+        return shorten([*map(str, self.looked)], 1) or "no runs directory exists on this machine"
 
 
 def read_all_runs(first: Sequence[Path], store: Store) -> AllRuns:

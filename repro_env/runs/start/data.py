@@ -10,6 +10,7 @@ import msgspec
 
 from repro_env.runs.start.request import RunOptions, check_mount
 from repro_env.schema.errors import DataError
+from repro_env.schema.messages import plural
 from repro_env.schema.progress import Tell
 from repro_env.schema.run import DataFact, Mount
 from repro_env.schema.spec import Data, Spec
@@ -105,7 +106,7 @@ def _error(captured: Data, current: Data, where: str) -> DataError:
 
 
 def _counts(data: Data) -> str:
-    return f"{data.files} file{'s' * (data.files != 1)} with {data.size} byte{'s' * (data.size != 1)}"
+    return f"{plural(data.files, 'file')} with {plural(data.size, 'byte')}"
 
 
 def _hint(data: Data) -> str:

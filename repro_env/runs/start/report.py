@@ -15,12 +15,11 @@ from repro_env.runs.start.request import RunOptions
 from repro_env.sandbox import landlock, plan
 from repro_env.schema import redact
 from repro_env.schema.environment import values_of
+from repro_env.schema.messages import plural, shorten
 from repro_env.schema.progress import Tell
 
 _NAMED = 10
 """How many items a detail line names; the others are counted."""
-_FEW = 3
-"""The same, in a line that is always printed."""
 
 
 def announce(inputs: Inputs, tell: Tell) -> None:
@@ -58,12 +57,12 @@ def _source(inputs: Inputs) -> str:
         hint = "" if options.frozen else _source_hint(inputs) or "; to run the code in a directory: --source DIR"
         return f"captured source ({inputs.code.why}{hint})"
     moved = "" if fact.directory == plan.workspace_of(inputs.spec) else f"{fact.directory} "
-    ignored = f", and {shorten(fact.ignored, ', ', _FEW)} (git-ignored)" if fact.ignored else ""
-    restored = f", with the captured {shorten(fact.restored, ', ', _FEW)} (git-ignored, missing here)" if fact.restored else ""
+    ignored = f", and {shorten(fact.ignored)} (git-ignored)" if fact.ignored else ""
+    restored = f", with the captured {shorten(fact.restored)} (git-ignored, missing here)" if fact.restored else ""
     more = restored + ignored
     if not fact.differs:
         return f"source {moved}as captured{more}"
-    return f"{f'source {moved}' if moved else ''}changed since capture: {shorten(fact.differs, ', ', _FEW)}{more}"
+    return f"{f'source {moved}' if moved else ''}changed since capture: {shorten(fact.differs)}{more}"
 
 
 def _source_hint(inputs: Inputs) -> str:
@@ -85,7 +84,7 @@ def _details(inputs: Inputs) -> Iterator[str]:
     if options.keeps_record:
         yield f"directory {inputs.run_directory}"
     if start.determinism != "warn" or options.threads is not None:
-        threads = f", {options.threads} thread{'s' * (options.threads > 1)}" if options.threads is not None else ""
+        threads = f", {plural(options.threads, 'thread')}" if options.threads is not None else ""
         yield f"determinism {start.determinism}{threads}"
     fact = start.source
     yield f"source {fact.directory or 'as captured'}" + (f" at {fact.path}" if fact.directory != fact.path else "")
@@ -98,12 +97,12 @@ def _details(inputs: Inputs) -> Iterator[str]:
         access = "read-only" if _is_confined(options) else "not protected: the host runner can write to it"
         access = access if mount.kind == "data" else "writable"
         yield f"{mount.kind} {mount.source}" + (f" at {mount.target}" if mount.target != mount.source else "") + f" ({access})"
-    for name, count in Counter(fact.name for fact in start.devices).items():
-        yield f"GPU {name}" + (f" ({count} of them)" if count > 1 else "")
+    for name, number in Counter(fact.name for fact in start.devices).items():
+        yield f"GPU {name}" + (f" ({number} of them)" if number > 1 else "")
     if launch.cwd != str(options.here if options.recorded is not None else inputs.code.inside(options.here, launch.workspace)):
         yield f"working directory {launch.cwd}, because {options.here} is not part of the source"
     if start.passed:
-        yield f"variables that the command gets from the host, but not in runs in the image: {shorten(start.passed, ', ')}"
+        yield f"variables that the command gets from the host, but not in runs in the image: {shorten(start.passed, _NAMED)}"
     if not options.network:
         network = "no network" if options.traits.has_own_network else "network of the host"
         yield f"{network}; W&B and Hugging Face are set to offline mode (to change this: --network)"
@@ -118,7 +117,7 @@ def _unseen(inputs: Inputs) -> Iterator[str]:
     if unseen:
         path = unseen[0][0]
         source = inputs.code.root / path[len(workspace) + 1 :] if is_below(path, workspace) else path
-        names = shorten([text for _, text in unseen], "; ", _FEW)
+        names = shorten([text for _, text in unseen], separator="; ")
         yield f"not in this run: {names} (to add {'it' if len(unseen) == 1 else 'one'}: --data {shlex.quote(str(source))})"
 
 
@@ -130,13 +129,7 @@ def _unused(inputs: Inputs) -> Iterator[str]:
         environ = {name: value for name, value in options.environ.items() if not name.startswith("SLURM_")}
         unused = variables.unused(environ, used, inputs.spec.observed.variables.added)
         if names := [name for name in unused if name not in inputs.start.given]:
-            yield f"ignored, because the run takes these variables from the spec: {shorten(names, ', ')} (to use yours: --env NAME)"
-
-
-def shorten(items: tuple[str, ...] | list[str], separator: str, most: int = _NAMED) -> str:
-    """Join at most `most` items, and count the others."""
-    text = separator.join(items[:most])
-    return text if len(items) <= most else f"{text}{separator}and {len(items) - most} more"
+            yield f"ignored, because the run takes these variables from the spec: {shorten(names, _NAMED)} (to use yours: --env NAME)"
 
 
 def exact_words(command: tuple[str, ...], redacted: tuple[str, ...]) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from repro_env.sandbox.workspace import copy_file
 from repro_env.schema import codec
 from repro_env.schema import spec as model
 from repro_env.schema.errors import ReproEnvError
+from repro_env.schema.messages import shorten
 from repro_env.schema.progress import Tell
 from repro_env.schema.spec import Spec
 from repro_env.store.specs import archive, files
@@ -43,10 +44,8 @@ def keep(options: RunOptions, spec: Spec, directory: Path, runs: Path, *, store:
     with _collect(problems):
         _keep_blobs(spec, directory, to, store, problems)
     if problems:
-        more = f" and {len(problems) - 1} more" if len(problems) > 1 else ""
-        tell.warn(
-            f"note: some files that the spec bundles could not be kept in {to}, so a later capture may delete them: {problems[0]}{more}"
-        )
+        why = shorten(problems, 1)
+        tell.warn(f"note: some files that the spec bundles could not be kept in {to}, so a later capture may delete them: {why}")
     return digest
 
 
