@@ -24,7 +24,7 @@ def options(tmp_path: Path, **changes: Any) -> RunOptions:
 @pytest.fixture
 def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     made = specs.make(tmp_path / "repro", {})
-    monkeypatch.setattr("tests.runs.records.test_records.DIGEST", made.digest)
+    monkeypatch.setattr("tests.runs.records.examples.DIGEST", made.digest)
     return made
 
 
