@@ -42,6 +42,25 @@ NAMES = {
     "whose",
 }
 """Not in names of modules, classes, functions, arguments and variables: participles and pronouns."""
+KEYS = {
+    "given": "env_names",
+    "passed": "host_env",
+    "others": "special_files",
+    "own": "machine",
+    "drawn": "random_ids",
+    "effective": "settings",
+    "unseeded": "auto_seeded",
+    "entropy": "system_randomness",
+    "means": "methods",
+    "before": "checkpoints_before",
+    "after": "checkpoints_after",
+    "exact": "command_is_exact",
+    "term": "terminal_type",
+    "seen": "tree_in_run",
+    "unseen": "not_in_run",
+    "unread": "unparsed_outputs",
+}
+"""Not these keys in the records of runs -> but those."""
 PATTERN = re.compile(rf"\b({'|'.join(WORDS)})\b", re.IGNORECASE)
 CODE = re.compile(r"`[^`]*`")
 """Names in a text."""
@@ -56,18 +75,22 @@ def texts(path: Path) -> Iterator[tuple[int, str]]:
             yield node.lineno, CODE.sub("", node.value)
 
 
+def fields(path: Path) -> Iterator[tuple[int, str]]:
+    """The fields of a module's classes, which are the keys of stored formats."""
+    for owner in ast.walk(ast.parse(path.read_text())):
+        if isinstance(owner, ast.ClassDef):
+            yield from ((node.lineno, ast.unparse(node.target)) for node in owner.body if isinstance(node, ast.AnnAssign))
+
+
 def names(path: Path) -> Iterator[tuple[int, str]]:
-    """The names that a module gives, without the fields of classes, which are keys of stored formats."""
+    """The names that a module gives."""
     yield 1, path.stem
-    tree = ast.parse(path.read_text())
-    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
-    fields = {field.lineno for owner in classes for field in owner.body if isinstance(field, ast.AnnAssign)}
-    for node in ast.walk(tree):
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             yield node.lineno, node.name
         elif isinstance(node, ast.arg):
             yield node.lineno, node.arg
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.lineno not in fields:
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.lineno, node.id
 
 
@@ -93,6 +116,14 @@ def test_a_module_uses_the_words_of_the_field(path: Path) -> None:
     assert not problems, "\n".join(problems)
 
 
+RECORDS = (ROOT / "repro_env/schema/run.py", *sorted((ROOT / "repro_env/runs/records").glob("*.py")))
+
+
+@pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
+def test_the_keys_of_records_are_words_of_the_field(path: Path) -> None:
+    assert not [f"line {line}: {name!r}: {KEYS[name]}" for line, name in fields(path) if name in KEYS]
+
+
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_a_document_uses_the_words_of_the_field(path: Path) -> None:
     lines = path.read_text().splitlines()
@@ -106,6 +137,7 @@ def test_a_document_uses_the_words_of_the_field(path: Path) -> None:
 
 def test_the_glossary_finds_words_in_texts_and_names(tmp_path: Path) -> None:
     module = tmp_path / "module.py"
-    module.write_text('def asked(one):\n    """What nobody told."""\n')
+    module.write_text('def asked(one):\n    """What nobody told."""\n\n\nclass Start:\n    given: int\n')
     assert [match[0] for _, text in texts(module) for match in PATTERN.finditer(text)] == ["nobody", "told"]
     assert [name for _, name in names(module) if is_bad(name)] == ["asked", "one"]
+    assert [name for _, name in fields(module)] == ["given"]

@@ -323,7 +323,7 @@ def _run_shared(
         else:
             end = End(
                 schema="repro-env/run-end/1", id=inputs.start.id, ended=ended.timestamp(datetime.now(timezone.utc)),
-                seconds=process.seconds, outcome=outcome, outputs=(), others=(), removed=(), unseeded=(),
+                seconds=process.seconds, outcome=outcome, outputs=(), special_files=(), removed=(), auto_seeded=(),
             )  # fmt: skip
             done = FinishedRun(recording.directory, inputs.start, end, is_last=False)
         place.close()
@@ -446,7 +446,7 @@ def prepare(
         seed=seed_of(options.seed, spec) if resumed is None or options.seed is not None else resumed.start.seed,
         source=resumption.with_times(source.fact, resumed, options.recorded),
         data=run_data.facts,
-        given=tuple(variable.name for variable in given),
+        env_names=tuple(variable.name for variable in given),
         python_path=python_path_of(options, code.root, workspace),
         git=git.digest,
         network=options.network or is_host,
@@ -460,9 +460,9 @@ def prepare(
         devices=gpus.facts,
         limits=options.limits,
         processes=1 if options.member is None else options.member.size,
-        exact=(words or command) == options.command,
+        command_is_exact=(words or command) == options.command,
         words=words,
-        term=term_of(options.environ),
+        terminal_type=term_of(options.environ),
         streams=streams_of(options),
         parents=()
         if joined is not None
@@ -482,7 +482,7 @@ def prepare(
     request = Request(
         command=options.command,
         mounts=(*run_data.mounts, *git.mounts),
-        given=given,
+        env=given,
         caller=caller_variables_of(options),
         user=user_of(options.environ),
         threads=options.threads,
@@ -503,8 +503,8 @@ def prepare(
             checkpoints = checkpointstate.scan(launch.mounts, store)
         start = msgspec.structs.replace(
             start,
-            passed=host_variables_of(options, spec, launch),
-            before=checkpointstate.digest(checkpoints),
+            host_env=host_variables_of(options, spec, launch),
+            checkpoints_before=checkpointstate.digest(checkpoints),
             spec_file=speccopy.keep(options, spec, spec_directory, runs, store=store, tell=tell),
         )
     return Inputs(

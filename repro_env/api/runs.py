@@ -80,7 +80,7 @@ def finish_interrupted(run: Run, store: Store) -> None:
     from repro_env.sandbox import runners, workspace
 
     source = run.start.source
-    snapshot = store.layers.path(source.seen)
+    snapshot = store.layers.path(source.tree_in_run)
     if snapshot is not None:
         with contextlib.suppress(OSError):
             runners.runner_class(run.start.runner).restore(run.directory, run.id, source.path)

@@ -103,8 +103,8 @@ def _checkpoint_files(run: Run) -> CheckpointFiles:
     if run.end is None or not any(fact.kind == "checkpoints" for fact in run.start.data):
         return CheckpointFiles()
     try:
-        old = checkpointstate.read(run.directory, CHECKPOINTS_BEFORE, run.start.before)
-        new = checkpointstate.read(run.directory, CHECKPOINTS_AFTER, run.end.after)
+        old = checkpointstate.read(run.directory, CHECKPOINTS_BEFORE, run.start.checkpoints_before)
+        new = checkpointstate.read(run.directory, CHECKPOINTS_AFTER, run.end.checkpoints_after)
     except ReproEnvError as error:
         return CheckpointFiles(unread=(f"checkpoints of {run.short} ({error.what})",))
     if new is None:
@@ -114,7 +114,7 @@ def _checkpoint_files(run: Run) -> CheckpointFiles:
     written = [(path, file.sha256) for path, file in checkpointstate.changed_files(old, new).items()]
     return CheckpointFiles(
         files=(*written, *((path, "removed") for path in removed)),
-        unread=tuple(line for line in new.others if " -> " not in line),
+        unread=tuple(line for line in new.special_files if " -> " not in line),
     )
 
 

@@ -79,7 +79,7 @@ def plan(
     starts = (start, *others)
     spec = archive.directory_of(inputs.runs, start.spec_file or "")
     decided = ["--spec", str(spec), "--runs", str(inputs.runs)]
-    decided += [word for name in start.given for word in ("--env", name)]
+    decided += [word for name in start.env_names for word in ("--env", name)]
     tool = [str(path)] if (path := Path(sys.executable).with_name("repro-env")).is_file() else [sys.executable, "-m", "repro_env"]
     directory = submissions.directory_of(inputs.runs, start.id)
     job = slurm.Job(
@@ -148,7 +148,7 @@ def plan_pod(
     decided = ["--spec", in_pod, "--runs", f"{paths.JOB}/runs", "--runner", "pod", "--network", "--push", catalog]
     for number, claim in enumerate(claims):
         decided += [f"--{claim.kind}", f"{kubernetes.mount_path(claim, number, workspace)}:{claim.target}"]
-    decided += [word for name in start.given for word in ("--env", name)]
+    decided += [word for name in start.env_names for word in ("--env", name)]
     job = kubernetes.Job(
         run_id=start.id,
         name=kubernetes.name_of(Path(records.script_of(start.command)).stem, ids.short(start.id)),
@@ -159,7 +159,7 @@ def plan_pod(
         workspace=workspace,
         claims=tuple(claims),
         shared=shared,
-        given=start.given,
+        given=start.env_names,
         uid=os.geteuid() or _USER,
         gid=os.getegid() or _USER,
     )

@@ -150,7 +150,7 @@ def verify(
                 promise,
                 problem=_exit(end, done.end),
                 failure=_failure(end, done.end),
-                causes=judging.causes(end.effective, done.end.effective),
+                causes=judging.causes(end.settings, done.end.settings),
                 first=outputs.first_step(first.directory, done.directory),
             )
         return Verified(run=first, verdict=found, directory=kept, project=project, problem=_exit(end, done.end))
@@ -164,7 +164,7 @@ def _here(run: Run, spec: Spec, options: RunOptions, unrecorded: Sequence[str]) 
         host=host_facts(),
         threads=values_of(plan.threads(spec, options.determinism, options.threads)),
         devices=machine.host().gpus if options.gpus != 0 else (),
-        given=run.start.given,
+        given=run.start.env_names,
         runner=options.runner,
         unrecorded=tuple(unrecorded),
         missing=tuple(path for path in then.ignored if path not in now.ignored),

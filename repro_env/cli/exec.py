@@ -372,7 +372,7 @@ def report_end(result: FinishedRun, tell: Tell, *, runs: Path | None = None) -> 
     if end.outputs:
         largest = sorted(end.outputs, key=lambda output: (-output.size, output.path))[:3]
         tell.detail("largest outputs: " + ", ".join(f"{output.path} ({messages.size(output.size)})" for output in largest))
-    if skipped := [entry for entry in end.others if " -> " not in entry]:
+    if skipped := [entry for entry in end.special_files if " -> " not in entry]:
         tell.warn(f"in the run's directory, but not in its record: {shorten(skipped, 1)}")
     if result.start.trace and not end.trace:
         tell.warn("nothing was traced: no step of a torch optimizer was detected")
@@ -412,10 +412,10 @@ def seed_notes(end: End) -> list[str]:
     """Notes on random generators without a seed, and on operations that are not deterministic."""
     notes = []
     # Generators that libraries create are only recorded.
-    if generators := [entry for entry in end.unseeded if "-packages/" not in entry]:
+    if generators := [entry for entry in end.auto_seeded if "-packages/" not in entry]:
         number = plural(len(generators), "unseeded random generator")
         notes.append(f"seeded automatically: {number} ({'first: ' * (len(generators) > 1)}{generators[0]})")
-    if programs := [item for item in end.entropy if item.what.startswith(UNSEEDED)]:
+    if programs := [item for item in end.system_randomness if item.what.startswith(UNSEEDED)]:
         places = [f"{item.what.removeprefix(UNSEEDED)} at {item.file}:{item.line}" for item in programs]
         notes.append(f"not seeded: {shorten(places, 1)}")
     if end.operations:

@@ -49,7 +49,7 @@ def end_of(run: Run) -> End:
     if any(REDACTED in word for word in run.start.command):
         what = "the command of this run has a secret, which records do not store"
         raise refused(what, "run it again, pass the secret with --env NAME, and verify that run")
-    if not run.start.exact:
+    if not run.start.command_is_exact:
         what = "the command of this run has bytes that are not UTF-8, or a very long word, which records do not store"
         raise refused(what, "put the code or the name into a file, read that, and verify that run")
     return run.end
@@ -116,7 +116,7 @@ def check_given(run: Run, env: Sequence[tuple[str, str | None]], *, network: boo
             where=run.directory.name,
             hint="allow it with --network",
         )
-    if missing := [name for name in run.start.given if name not in dict(env)]:
+    if missing := [name for name in run.start.env_names if name not in dict(env)]:
         raise UsageError(
             f"the variable {missing[0]} was passed to the run, and records do not store values",
             where=run.directory.name,
@@ -224,8 +224,8 @@ def request(
     `resumed_directory` returned it.
     """
     start, streams = run.start, streams_to_repeat(run.start, run.end)
-    if start.term is not None:
-        environ = {**environ, "TERM": start.term}
+    if start.terminal_type is not None:
+        environ = {**environ, "TERM": start.terminal_type}
     if streams is not None:
         environ = {name: value for name, value in environ.items() if name not in SIZES and (name != "TERM" or value)}
         environ |= {name: str(size) for name, size in streams.variables}
@@ -288,7 +288,7 @@ def copy_checkpoints(run: Run, to: Path) -> tuple[list[Mount], list[str]]:
     mounts = checkpoint_mounts(run)
     if not mounts:
         return [], []
-    listing = checkpointstate.read(run.directory, CHECKPOINTS_BEFORE, run.start.before)
+    listing = checkpointstate.read(run.directory, CHECKPOINTS_BEFORE, run.start.checkpoints_before)
     if listing is None:
         return [], ["the record does not list the files that were in its checkpoint directories before the run"]
     return checkpointstate.copy_files(listing, mounts, to)

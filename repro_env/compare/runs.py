@@ -77,7 +77,7 @@ def outputs(
     unread = (
         line
         for end, more in zip((left, right), checkpoints, strict=True)
-        for line in (*(line for line in end.others if _is_unread(line)), *more.unread)
+        for line in (*(line for line in end.special_files if _is_unread(line)), *more.unread)
     )
     paired = pair(old, new, pair_names)
     return Outputs(pairs=paired.pairs, missing=paired.missing, new=paired.new, unread=tuple(dict.fromkeys(unread)))
@@ -118,7 +118,7 @@ def _facts_of_start(start: Start) -> Iterator[_Item]:
     yield ("command", "directory", ""), start.cwd
     yield ("command", "runner", ""), start.runner
     yield ("command", "network", ""), "yes" if start.network else "no"
-    yield from ((("command", f"variable {name}", ""), "given") for name in start.given)
+    yield from ((("command", f"variable {name}", ""), "given") for name in start.env_names)
     for data in start.data:
         if data.digest is None:
             yield ("command", f"{data.kind} at {data.target}", ""), data.source
@@ -144,21 +144,21 @@ def _facts_of_end(end: End, partner: Mapping[str, str]) -> Iterator[_Item]:
     if end.resumed:
         checkpoints = (f"{parent.id or 'no run'} step {parent.step}" for parent in end.resumed)
         yield ("command", "resumed from", ""), ", ".join(checkpoints)
-    if end.world:
-        sizes = sorted({f"{rank.size} ranks" + (f", {rank.training}" if rank.training else "") for rank in end.world})
+    if end.ranks:
+        sizes = sorted({f"{rank.size} ranks" + (f", {rank.training}" if rank.training else "") for rank in end.ranks})
         yield ("config", "distributed training", ""), "; ".join(sizes)
     seeds: dict[str, list[str]] = {}
     for seed in end.seeded:
         seeds.setdefault(f"{seed.what} at {seed.file}:{seed.line}", []).append(seed.value)
     yield from ((("seeds", what, ""), ", ".join(values)) for what, values in seeds.items())
-    yield from ((("seeds", generator, ""), "seeded by repro-env") for generator in end.unseeded)
-    yield from _counts("seeds", end.entropy)
-    yield from ((("numerics", fact.name, ""), fact.value) for fact in end.effective)
+    yield from ((("seeds", generator, ""), "seeded by repro-env") for generator in end.auto_seeded)
+    yield from _counts("seeds", end.system_randomness)
+    yield from ((("numerics", fact.name, ""), fact.value) for fact in end.settings)
     yield from _counts("numerics", end.operations)
-    for rank in end.world:
+    for rank in end.ranks:
         yield ("observed", f"rank {rank.rank}", ""), f"of {rank.size} {rank.backend} {rank.device}".rstrip()
     yield ("observed", "isolation", ""), end.outcome.isolation
-    for means in end.outcome.means:
+    for means in end.outcome.methods:
         name, _, value = means.partition(": ")
         yield ("observed", name, ""), value or "used"
     outcome = end.outcome
@@ -175,7 +175,7 @@ def _counts(level: Level, counts: Iterable[Count]) -> Iterator[_Item]:
 def _contents(end: End) -> Iterator[tuple[str, str]]:
     """Yield the path and content of all that the command wrote or removed: a digest, or a description."""
     yield from ((output.path, output.sha256) for output in end.outputs)
-    yield from (read_other(line) for line in end.others if not _is_unread(line))
+    yield from (read_other(line) for line in end.special_files if not _is_unread(line))
     yield from ((path, "removed") for path in end.removed)
 
 

@@ -312,7 +312,7 @@ def _access(chosen: Sequence[_Device], machine: Machine) -> Gpus:
         nodes=tuple(HostFile(source=nodes[target], target=target) for target in sorted(nodes)),
         files=tuple(HostFile(source=files[target], target=target) for target in sorted(files)),
         env=tuple(Variable(name=name, value=env[name]) for name in sorted(env)),
-        means=" and ".join(sorted(means)),
+        method=" and ".join(sorted(means)),
     )
 
 

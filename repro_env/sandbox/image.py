@@ -98,7 +98,7 @@ def image_means(image: Image, launch: Launch) -> list[str]:
     adapters = sum(node.target.startswith(f"{fabric.DIRECTORY}/uverbs") for node in launch.gpus.nodes)
     return [
         *([] if image.bytecode else ["bytecode: none"]),
-        *([f"gpus: {launch.gpus.means}"] if launch.gpus.count else []),
+        *([f"gpus: {launch.gpus.method}"] if launch.gpus.count else []),
         *([f"infiniband: {adapters}"] if adapters else []),
     ]
 

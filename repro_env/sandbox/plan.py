@@ -61,7 +61,7 @@ def plan(spec: Spec, start: Start, request: Request) -> Launch:
         env=_variables(spec, start, request),
         cwd=start.cwd,
         workspace=workspace,
-        snapshot=start.source.seen,
+        snapshot=start.source.tree_in_run,
         times=start.source.times,
         mounts=tuple(sorted(request.mounts, key=lambda mount: mount.target)),
         tools=request.tools,
@@ -182,7 +182,7 @@ def _variables(spec: Spec, start: Start, request: Request) -> tuple[Variable, ..
     values["PYTHONPATH"] = ":".join(dict.fromkeys((*start.python_path, *captured)))
     if request.member is not None:
         values |= values_of(request.member.variables)
-    values |= values_of(request.given)
+    values |= values_of(request.env)
     values["PYTHONPATH"] = ":".join(filter(None, (f"{tools}/{layout.HOOKS}", values["PYTHONPATH"])))
     return tuple(Variable(name=name, value=values[name]) for name in sorted(values))
 

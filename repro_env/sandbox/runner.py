@@ -81,6 +81,6 @@ class Runner(abc.ABC):
             interrupted=interrupted,
             out_of_memory=starved and code != 0,
             isolation=cls.name if TRAITS[cls.name].is_isolated else "none",
-            means=tuple(means),
+            methods=tuple(means),
             timed_out=timed_out,
         )

@@ -116,7 +116,7 @@ class Gpus(Frozen, frozen=True, kw_only=True):
     """Libraries and programs of the driver. They are mounted read-only."""
     env: tuple[Variable, ...] = ()
     """Variables of the CDI spec. Those of the image and of the user come first."""
-    means: Line = ""
+    method: Line = ""
     """How the files were found."""
 
 
@@ -139,7 +139,7 @@ class Request(Frozen, frozen=True, kw_only=True):
     command: tuple[str, ...]
     """As typed, at least one word."""
     mounts: tuple[Mount, ...]
-    given: tuple[Variable, ...]
+    env: tuple[Variable, ...]
     """Variables of `--env` and `--env-file`. The last value for a name is used."""
     caller: tuple[Variable, ...]
     """The caller's variables that may be passed on: only TERM into an image, all variables on the host."""
@@ -219,7 +219,7 @@ class Outcome(Frozen, frozen=True, kw_only=True):
     """The first signal that was sent to the run from outside and passed on to the command, or 0. The command may handle it."""
     out_of_memory: bool
     isolation: Isolation
-    means: tuple[Line, ...]
+    methods: tuple[Line, ...]
     """The methods that the runner used, including fallbacks, e.g. `root: overlay`."""
     timed_out: bool = False
     """Whether the command reached its time limit. It may have ended with any exit code after SIGTERM."""
@@ -246,7 +246,7 @@ class SourceFact(Frozen, frozen=True, kw_only=True):
     """The tree of the code and of `ignored`; None without them."""
     restored: tuple[Line, ...] = ()
     """Sorted git-ignored files that were missing in the directory and were taken from the capture."""
-    unseen: dict[AbsPath, Line] = field(default_factory=dict)
+    not_in_run: dict[AbsPath, Line] = field(default_factory=dict)
     """What the directory has and the run does not, unless it is mounted: path in the run -> what it is. Git-ignored paths that are
     too large or private, and targets of symlinks."""
     times: dict[FilePath, int] = field(default_factory=dict)
@@ -254,14 +254,14 @@ class SourceFact(Frozen, frozen=True, kw_only=True):
     resumed run, the outputs that it started with are included."""
 
     @property
-    def seen(self) -> str:
+    def tree_in_run(self) -> str:
         """The digest of the source tree in the run."""
         return self.with_ignored or self.digest
 
     @property
     def trees(self) -> tuple[str, ...]:
         """The digests of all trees: the code, and the source tree in the run."""
-        return tuple(dict.fromkeys((self.digest, self.seen)))
+        return tuple(dict.fromkeys((self.digest, self.tree_in_run)))
 
 
 class DataFact(Frozen, frozen=True, kw_only=True):
@@ -328,13 +328,13 @@ class Start(Frozen, frozen=True, kw_only=True):
     seed: Seed
     source: SourceFact
     data: tuple[DataFact, ...]
-    given: tuple[EnvName, ...]
+    env_names: tuple[EnvName, ...]
     """Sorted names of the variables that were set for the run. A value may be a secret, so it is not recorded."""
     python_path: tuple[AbsPath, ...] = ()
     """Directories of the source that are in the caller's PYTHONPATH, at their paths in the run."""
     git: Digest | None = None
     """Diff ID of the mounted Git directory without its objects; None without a repository."""
-    passed: tuple[EnvName, ...] = ()
+    host_env: tuple[EnvName, ...] = ()
     """Sorted names of the caller's variables that the host runner passed to the command, without those of the spec and of
     the login session."""
     network: bool
@@ -344,7 +344,7 @@ class Start(Frozen, frozen=True, kw_only=True):
     determinism: Mode = "off"
     ids: Ids = "system"
     threads: tuple[Variable, ...] = ()
-    """The variables that request a number of threads. The effective numbers are in `End.effective`."""
+    """The variables that request a number of threads. The effective numbers are in `End.settings`."""
     trace: bool = False
     parents: tuple[Parent, ...] = ()
     resume_of: Line | None = None
@@ -353,23 +353,23 @@ class Start(Frozen, frozen=True, kw_only=True):
     """How many resumes led to this run. It selects the random streams, so that they do not repeat those of the resumed run."""
     job: Job | None = None
     """None if the run was not started by a scheduler."""
-    before: Digest | None = None
+    checkpoints_before: Digest | None = None
     """sha256 of `checkpoints-before.json`, the content of the `--checkpoints` directories; None without `--checkpoints`."""
     gpus: int | Literal["all"] = 0
     """The number of GPUs or MIG devices of the run. `all`, for an unknown number, is only in older records."""
     devices: tuple[GpuFact, ...] = ()
-    """The GPUs of the run. Those that a framework used are in `End.effective` and `End.world`."""
+    """The GPUs of the run. Those that a framework used are in `End.settings` and `End.ranks`."""
     limits: Limits = Limits()
-    """As requested. What was not enforced is in `Outcome.means`."""
+    """As requested. What was not enforced is in `Outcome.methods`."""
     spec_file: Digest | None = None
     """sha256 of the spec file, which is stored in `specs/` next to the run directories; None in older records."""
-    exact: bool = True
+    command_is_exact: bool = True
     """Whether `words`, or else `command`, is exactly the command that ran. False if a secret or an undecodable byte was removed."""
     words: tuple[Word, ...] = ()
     """The command, if it has newlines or control characters, which `command` has as spaces."""
     processes: int = 1
     """The number of processes of `exec` that share the run. The facts of the machine are those of the first one."""
-    term: Line | None = None
+    terminal_type: Line | None = None
     """The TERM that was passed to the command, or empty; it affects the addresses of objects. None in older records."""
     streams: StandardStreams | None = None
     """Those of the first process of the run. None in older records."""
@@ -408,7 +408,7 @@ class Seeded(Frozen, frozen=True, kw_only=True):
 
 
 UNSEEDED = "unseeded: "
-"""The start of the name in `End.entropy` of a program or interpreter that no seed reaches (`guest/seeds/_repro_env_starts.py`)."""
+"""The start of the name in `End.system_randomness` of a program or interpreter that no seed reaches (`guest/seeds/_repro_env_starts.py`)."""
 
 
 class Count(Frozen, frozen=True, kw_only=True):
@@ -420,7 +420,7 @@ class Count(Frozen, frozen=True, kw_only=True):
     line: int
 
 
-class DrawnIds(Frozen, frozen=True, kw_only=True):
+class RandomIds(Frozen, frozen=True, kw_only=True):
     """Random ids that were drawn at a line of code. Only digests are recorded, because an id may be a secret."""
 
     what: Line
@@ -433,7 +433,7 @@ class DrawnIds(Frozen, frozen=True, kw_only=True):
     processes. For a UUID, a dot and the digest of its first eight digits follow."""
 
 
-class LocalFacts(Frozen, frozen=True, kw_only=True):
+class MachineFacts(Frozen, frozen=True, kw_only=True):
     """Facts of one run and its machine that do not come from its code."""
 
     host: Line
@@ -522,29 +522,29 @@ class End(Frozen, frozen=True, kw_only=True):
     outcome: Outcome
     outputs: tuple[Output, ...]
     """Sorted by path."""
-    others: tuple[Line, ...]
+    special_files: tuple[Line, ...]
     """Outputs that are not regular files, sorted: `<path> -> <target>`, `<path> (why)`."""
     removed: tuple[RelPath, ...]
     """Files of the source that the command deleted."""
-    unseeded: tuple[Line, ...]
+    auto_seeded: tuple[Line, ...]
     """Unseeded random generators, which were seeded automatically: `<library> <what> at <file>:<line>`."""
     start: Digest | None = None
     """sha256 of `start.json`, so that a changed start is detected. None in older records."""
     seeded: tuple[Seeded, ...] = ()
     """Seeds that the script set, in the order of their first use."""
-    entropy: tuple[Count, ...] = ()
+    system_randomness: tuple[Count, ...] = ()
     """Draws from the system's randomness (`os.urandom`, `secrets`, `uuid`), which no seed controls; empty with seeded `ids`."""
-    drawn: tuple[DrawnIds, ...] = ()
+    random_ids: tuple[RandomIds, ...] = ()
     """At most 10,000 ids, from draws of 16 to 64 bytes and from `uuid.uuid1`."""
-    drawn_more: bool = False
-    """Whether the run drew more ids than `drawn` contains."""
-    own: LocalFacts | None = None
+    random_ids_incomplete: bool = False
+    """Whether the run drew more ids than `random_ids` contains."""
+    machine: MachineFacts | None = None
     """None in older records."""
     operations: tuple[Count, ...] = ()
     """Nondeterministic operations that ran because they have no deterministic implementation."""
-    effective: tuple[Fact, ...] = ()
+    settings: tuple[Fact, ...] = ()
     """Sorted by name."""
-    world: tuple[Rank, ...] = ()
+    ranks: tuple[Rank, ...] = ()
     """Sorted by rank; empty if the run was not distributed."""
     processes: tuple[Process, ...] = ()
     """Sorted by rank; empty for a run of one process. `outcome` is that of all of them together."""
@@ -552,12 +552,12 @@ class End(Frozen, frozen=True, kw_only=True):
     """Sorted by file and name."""
     parameters: tuple[Parameter, ...] = ()
     """Sorted by file and name."""
-    unread: tuple[Line, ...] = ()
+    unparsed_outputs: tuple[Line, ...] = ()
     """Sorted `<path> (why)` of outputs whose metrics or parameters could not be read completely."""
     trace: tuple[Output, ...] = ()
     """Files in the run's `trace` directory, sorted by path (`exec --trace`)."""
-    after: Digest | None = None
-    """sha256 of `checkpoints-after.json`; see `Start.before`."""
+    checkpoints_after: Digest | None = None
+    """sha256 of `checkpoints-after.json`; see `Start.checkpoints_before`."""
     console: tuple[Output, ...] = ()
     """Files in the run's directory with what the command printed (`sandbox.streams`), without secrets and limited in size."""
     resumed: tuple[Parent, ...] = ()

@@ -57,7 +57,7 @@ def main() -> None:
     asked, tell = RunOptions(command=(), here=Path("/"), environ={}), Collected()
     tree = bytecode.of_image(spec, asked, store=store, tell=tell)
     outcome = imageprogram.runner(spec, asked, store, bytecode=tree, hidden=()).run(plan.launch, directory=Path(plan.directory))
-    Path(plan.answer).write_bytes(msgspec.json.encode(Answer(outcome.exit_code, outcome.means, str(tree), tuple(tell.lines))))
+    Path(plan.answer).write_bytes(msgspec.json.encode(Answer(outcome.exit_code, outcome.methods, str(tree), tuple(tell.lines))))
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ class Fake(Runner):
     def run(self, launch: Launch, *, directory: Path) -> Outcome:
         self.launch = launch
         code = self.work(launch, directory) if self.work else 0
-        return Outcome(exit_code=code, signal=0, out_of_memory=False, isolation="embedded", means=("root: fake",))
+        return Outcome(exit_code=code, signal=0, out_of_memory=False, isolation="embedded", methods=("root: fake",))
 
 
 class Place(Silent):

@@ -53,7 +53,7 @@ def done(seed: int) -> FinishedRun:
         seed=seed,
         source=SourceFact(path="/p", digest=ZERO, directory="/p", differs=()),
         data=(),
-        given=(),
+        env_names=(),
         network=False,
         host=(),
     )
@@ -62,11 +62,11 @@ def done(seed: int) -> FinishedRun:
         id=start.id,
         ended=start.started,
         seconds=1.0,
-        outcome=Outcome(exit_code=0, signal=0, out_of_memory=False, isolation="embedded", means=()),
+        outcome=Outcome(exit_code=0, signal=0, out_of_memory=False, isolation="embedded", methods=()),
         outputs=(Output(path="metrics.json", sha256=f"sha256:{seed:064d}", size=9),),
-        others=(),
+        special_files=(),
         removed=(),
-        unseeded=(),
+        auto_seeded=(),
         metrics=(metric("accuracy", 0.9 + seed / 100), metric("loss", 1.0 - seed / 10, least=0.1), metric("train_runtime", 3.0)),
     )
     return FinishedRun(Path("/p/runs/x"), start, end)

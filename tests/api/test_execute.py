@@ -187,7 +187,7 @@ def test_a_run_is_recorded_if_its_outputs_cannot_be_collected(place: Place) -> N
 
     done = place.run(backend=Fake(work))
     assert [output.path for output in done.end.outputs] == ["a.txt"]
-    assert "not complete" in done.end.others[0]
+    assert "not complete" in done.end.special_files[0]
     assert "not complete" in place.talk
 
 
@@ -234,7 +234,7 @@ def test_variables_are_passed_and_recorded_by_name(place: Place, tmp_path: Path)
         "x=y ",
     )
     assert "STRAY" not in values
-    assert done.start.given == ("A", "C", "HOST", "OWN", "TOKEN")
+    assert done.start.env_names == ("A", "C", "HOST", "OWN", "TOKEN")
     assert "hunter2" not in (done.directory / "start.json").read_text()
 
 
@@ -461,9 +461,9 @@ def test_unseeded_generators_are_recorded_once_each_and_invalid_notes_are_skippe
         return 0
 
     done = place.run(backend=Fake(work))
-    assert done.end.unseeded[0] == "numpy generator without a seed at /p/t.py:3"
-    assert done.end.unseeded[1].startswith("seeds: torch: x")
-    assert len(done.end.unseeded) == 2
+    assert done.end.auto_seeded[0] == "numpy generator without a seed at /p/t.py:3"
+    assert done.end.auto_seeded[1].startswith("seeds: torch: x")
+    assert len(done.end.auto_seeded) == 2
     assert records.read(done.directory).end == done.end
 
 
@@ -485,7 +485,7 @@ def test_metrics_and_parameters_are_read_from_outputs(place: Place) -> None:
     assert [(parameter.file, parameter.name, parameter.value) for parameter in end.parameters] == [
         (".hydra/config.yaml", "lr", "1e-3")
     ]
-    assert any("broken.json" in line for line in end.unread)
+    assert any("broken.json" in line for line in end.unparsed_outputs)
 
 
 def test_a_trace_is_kept_in_the_run_directory(place: Place) -> None:

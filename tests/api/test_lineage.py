@@ -148,13 +148,13 @@ def test_files_that_a_run_wrote_to_its_checkpoints_are_found_in_its_lists(
             CheckpointFile(target="/ck", path=path, sha256=f"sha256:{sha256_hex(text)}", size=len(text))
             for path, text in files.items()
         ]
-        checkpointstate.write(recording.directory, name, checkpointstate.Listing(files=tuple(held), links=(), others=()))
-        return checkpointstate.digest(checkpointstate.Listing(files=tuple(held), links=(), others=())) or ""
+        checkpointstate.write(recording.directory, name, checkpointstate.Listing(files=tuple(held), links=(), special_files=()))
+        return checkpointstate.digest(checkpointstate.Listing(files=tuple(held), links=(), special_files=())) or ""
 
     first = listed(CHECKPOINTS_BEFORE, {"old.pt": "old", "log": "a"})
     last = listed(CHECKPOINTS_AFTER, {"old.pt": "old", "log": "b", "new.pt": "weights"})
-    recording.start(msgspec.structs.replace(start(run_id), before=first))
-    recording.finish(msgspec.structs.replace(end(run_id), outputs=(), after=last, start=recording.start_digest))
+    recording.start(msgspec.structs.replace(start(run_id), checkpoints_before=first))
+    recording.finish(msgspec.structs.replace(end(run_id), outputs=(), checkpoints_after=last, start=recording.start_digest))
     if not kept:
         (recording.directory / CHECKPOINTS_BEFORE).unlink()
     found = ask(sha256_hex("weights"), store, runs=tmp_path / "runs")

@@ -224,8 +224,8 @@ def test_checkpoints_start_from_private_copies_and_are_compared(place: Place) ->
     directory.mkdir()
     (directory / "step.txt").write_text("3")
     done = place.run(backend=Saving(1.0, resume=True), checkpoints=((str(directory), "/ck"),))
-    assert done.start.before is not None
-    assert done.end.after is not None
+    assert done.start.checkpoints_before is not None
+    assert done.end.checkpoints_after is not None
     weights = directory / "w.npy"
     digest = hashlib.sha256(weights.read_bytes()).hexdigest()
     assert verify_run(place, None, Saving(1.0, resume=True)).verdict.same
@@ -256,7 +256,7 @@ def test_links_in_checkpoints_are_copied_and_do_not_lead_out_of_the_copy(place: 
     (directory / "step.txt").write_text("3")
     (directory / "last").symlink_to("step.txt")
     done = place.run(backend=Saving(1.0, resume=True), checkpoints=((str(directory), "/ck"),))
-    listing = checkpointstate.read(done.directory, CHECKPOINTS_BEFORE, done.start.before)
+    listing = checkpointstate.read(done.directory, CHECKPOINTS_BEFORE, done.start.checkpoints_before)
     assert listing is not None
     assert listing.links == (checkpointstate.CheckpointLink(target="/ck", path="last", to="step.txt"),)
     assert verify_run(place, None, Saving(1.0, resume=True)).verdict.same
@@ -279,9 +279,9 @@ def test_a_checkpoint_with_a_name_that_cannot_be_recorded_is_reported(place: Pla
     directory.mkdir()
     (directory / name).write_text("3")
     done = place.run(backend=Saving(1.0), checkpoints=((str(directory), "/ck"),))
-    listing = checkpointstate.read(done.directory, CHECKPOINTS_BEFORE, done.start.before)
+    listing = checkpointstate.read(done.directory, CHECKPOINTS_BEFORE, done.start.checkpoints_before)
     assert listing is not None
-    assert ([file.shown for file in listing.files], len(listing.others)) == ([], 1)
+    assert ([file.shown for file in listing.files], len(listing.special_files)) == ([], 1)
     again = Saving(1.0)
     found = verify_run(place, None, again).verdict
     assert (found.same, again.launch) == (False, None)
@@ -295,7 +295,7 @@ def test_a_list_of_checkpoints_cannot_name_paths_outside_them(place: Place, path
     raw["files"][0]["path"] = path
     (done.directory / CHECKPOINTS_AFTER).write_text(json.dumps(raw))
     with pytest.raises(RecordError, match="changed since the run"):
-        checkpointstate.read(done.directory, CHECKPOINTS_AFTER, done.end.after)
+        checkpointstate.read(done.directory, CHECKPOINTS_AFTER, done.end.checkpoints_after)
     with pytest.raises(SpecError, match="path"):
         checkpointstate.read(done.directory, CHECKPOINTS_AFTER, records.digest(done.directory / CHECKPOINTS_AFTER))
 
@@ -363,7 +363,7 @@ def test_a_command_with_a_secret_is_refused(place: Place) -> None:
 def test_a_command_of_several_lines_is_repeated_exactly(place: Place) -> None:
     command = ("-c", "a = 1\nb = 2", "tab\there")
     done = place.run(*command, backend=Fake(training()))
-    assert (done.start.exact, done.start.command) == (True, ("-c", "a = 1 b = 2", "tab here"))
+    assert (done.start.command_is_exact, done.start.command) == (True, ("-c", "a = 1 b = 2", "tab here"))
     assert done.start.command_line == r"'-c' 'a = 1\nb = 2' 'tab\there'"
     backend = Fake(training())
     assert verify_run(place, training(), backend=backend).verdict.same
@@ -373,14 +373,14 @@ def test_a_command_of_several_lines_is_repeated_exactly(place: Place) -> None:
 
 def test_a_command_with_undecodable_bytes_is_refused(place: Place) -> None:
     done = place.run("-c", "a = 1\nb = '\udcff'", backend=Fake(training()))
-    assert (done.start.exact, done.start.words) == (False, ())
+    assert (done.start.command_is_exact, done.start.words) == (False, ())
     with pytest.raises(RecordError, match="not UTF-8"):
         verify_run(place, training())
 
 
 def test_a_command_of_several_lines_with_a_secret_is_refused(place: Place) -> None:
     done = place.run("-c", "a = 1\napi_key = 'sk-abcdefghij0123456789abcdefghij'", backend=Fake(training()))
-    assert (done.start.exact, done.start.words) == (False, ())
+    assert (done.start.command_is_exact, done.start.words) == (False, ())
     with pytest.raises(RecordError, match="has a secret"):
         verify_run(place, training())
 
@@ -505,7 +505,7 @@ def test_the_terminal_type_is_that_of_the_recorded_run(place: Place, then: str |
 
     first, again = Fake(training()), Fake(training())
     done = place.run(backend=first, environ=environ(then))
-    assert done.start.term == (then if then and then.startswith("x") else "")
+    assert done.start.terminal_type == (then if then and then.startswith("x") else "")
     verify_run(place, None, again, environ=environ(now))
     assert first.launch is not None
     assert again.launch is not None

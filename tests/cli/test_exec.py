@@ -178,7 +178,7 @@ def make_result(
         seed=0,
         source=SourceFact(path="/p", digest=DIGEST, directory="/p", differs=()),
         data=(),
-        given=(),
+        env_names=(),
         network=False,
         host=(),
     )
@@ -187,11 +187,11 @@ def make_result(
         id=start.id,
         ended="2026-07-01T10:15:31.000Z",
         seconds=1.25,
-        outcome=Outcome(exit_code=code, signal=signal, out_of_memory=out_of_memory, isolation="embedded", means=()),
+        outcome=Outcome(exit_code=code, signal=signal, out_of_memory=out_of_memory, isolation="embedded", methods=()),
         outputs=tuple(Output(path=f"{number}.pt", sha256=DIGEST, size=number * 1000) for number in range(outputs)),
-        others=(),
+        special_files=(),
         removed=(),
-        unseeded=generators,
+        auto_seeded=generators,
     )
     return FinishedRun(Path("/p/runs/x"), start, end)
 
@@ -257,7 +257,7 @@ def test_exec_warns_about_files_that_are_not_in_the_record() -> None:
     """Symbolic links are in the record, so they cause no warning."""
     result = make_result()
     others = ("out/\ufffd.txt (its name has characters that no record holds)", "pipe (a pipe)", "link -> x")
-    result = msgspec.structs.replace(result, end=msgspec.structs.replace(result.end, others=others))
+    result = msgspec.structs.replace(result, end=msgspec.structs.replace(result.end, special_files=others))
     expected = (
         "in the run's directory, but not in its record: out/\ufffd.txt (its name has characters that no record holds) and 1 more"
     )

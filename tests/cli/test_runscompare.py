@@ -43,7 +43,7 @@ def recorded(
         for name, listing in zip((CHECKPOINTS_BEFORE, CHECKPOINTS_AFTER), checkpoints, strict=True):
             checkpointstate.write(recording.directory, name, listing)
         data = (DataFact(source="/c", target="/ckpt", kind="checkpoints", digest=None),)
-        record = msgspec.structs.replace(record, data=data, before=checkpointstate.digest(checkpoints[0]))
+        record = msgspec.structs.replace(record, data=data, checkpoints_before=checkpointstate.digest(checkpoints[0]))
     recording.start(record)
     if not over:
         recording.close()
@@ -51,7 +51,7 @@ def recorded(
     metric = Metric(name="loss", file="metrics.json", count=1, last=loss, least=loss, most=loss)
     output = Output(path="metrics.json", sha256=A if loss == 1.0 else B, size=9)
     after = checkpointstate.digest(checkpoints[1]) if checkpoints is not None else None
-    recording.finish(msgspec.structs.replace(end(run_id), outputs=(output,), metrics=(metric,), after=after))
+    recording.finish(msgspec.structs.replace(end(run_id), outputs=(output,), metrics=(metric,), checkpoints_after=after))
     return recording.directory
 
 
@@ -131,7 +131,7 @@ def listing(**files: str) -> checkpointstate.Listing:
     held = (
         checkpointstate.CheckpointFile(target="/ckpt", path=path, sha256=digest, size=1) for path, digest in sorted(files.items())
     )
-    return checkpointstate.Listing(files=tuple(held), links=(), others=())
+    return checkpointstate.Listing(files=tuple(held), links=(), special_files=())
 
 
 def test_compare_includes_new_files_in_checkpoints_directories(

@@ -16,7 +16,7 @@ A, B = ("sha256:" + letter * 64 for letter in "ab")
 
 def make_end(outputs: dict[str, str], *, others: tuple[str, ...] = (), **more: object) -> End:
     items = tuple(Output(path=path, sha256=digest, size=1) for path, digest in sorted(outputs.items()))
-    return msgspec.structs.replace(end("x"), outputs=items, others=others, **more)
+    return msgspec.structs.replace(end("x"), outputs=items, special_files=others, **more)
 
 
 def rows(differences: tuple[Difference, ...]) -> list[tuple[str, str, str, str]]:
@@ -46,8 +46,8 @@ def test_settings_that_differ_are_listed_in_the_order_of_levels() -> None:
 def test_how_a_training_is_distributed_comes_before_what_follows_from_it() -> None:
     ranks = [Rank(rank=rank, size=2, backend="gloo", device="cpu", nodes=1, strategy="DDP", accumulation="4") for rank in (0, 1)]
     other = [Rank(rank=0, size=1, backend="gloo", device="cpu", nodes=1, strategy="FSDP", accumulation="1")]
-    left = make_end({}, world=tuple(ranks), effective=(Fact(name="threads", value="2"),))
-    right = make_end({}, world=tuple(other), effective=(Fact(name="threads", value="1"),))
+    left = make_end({}, ranks=tuple(ranks), settings=(Fact(name="threads", value="2"),))
+    right = make_end({}, ranks=tuple(other), settings=(Fact(name="threads", value="1"),))
     files = runs.outputs(left, right)
     assert rows(runs.compare_ends(left, right, files))[:2] == [
         (
@@ -64,13 +64,13 @@ def test_how_a_training_is_distributed_comes_before_what_follows_from_it() -> No
 
 
 def test_results_that_differ_are_listed_in_the_order_of_levels() -> None:
-    left = make_end({}, unseeded=("numpy default_rng at a.py:1",), effective=(Fact(name="threads", value="2"),))
+    left = make_end({}, auto_seeded=("numpy default_rng at a.py:1",), settings=(Fact(name="threads", value="2"),))
     right = make_end(
         {},
-        effective=(Fact(name="threads", value="1"),),
+        settings=(Fact(name="threads", value="1"),),
         operations=(Count(what="put_", count=3, file="a.py", line=7),),
         seeded=tuple(Seeded(library="torch", what="torch.manual_seed", value=str(n), file="a.py", line=2) for n in (1, 2)),
-        outcome=Outcome(exit_code=137, signal=9, out_of_memory=False, isolation="none", means=()),
+        outcome=Outcome(exit_code=137, signal=9, out_of_memory=False, isolation="none", methods=()),
     )
     assert rows(runs.compare_ends(left, right, runs.Outputs())) == [
         ("seeds", "numpy default_rng at a.py:1", "seeded by repro-env", ""),
@@ -84,7 +84,7 @@ def test_results_that_differ_are_listed_in_the_order_of_levels() -> None:
 
 def test_the_means_of_runners_are_compared() -> None:
     def with_means(*means: str) -> End:
-        return make_end({}, outcome=Outcome(exit_code=0, signal=0, out_of_memory=False, isolation="none", means=means))
+        return make_end({}, outcome=Outcome(exit_code=0, signal=0, out_of_memory=False, isolation="none", methods=means))
 
     left = with_means("root: overlay", "workspace: overlay")
     right = with_means("root: overlay", "workspace: copy", "plain")

@@ -66,14 +66,14 @@ def end_of(project: parts.Project) -> dict[str, Any]:
 def test_children_without_variables_draw_the_same_numbers(project: parts.Project) -> None:
     project.run("exec", "children.py")
     end = end_of(project)
-    assert not [problem for problem in end["unseeded"] if problem.startswith("seeds:")]
+    assert not [problem for problem in end["auto_seeded"] if problem.startswith("seeds:")]
     place = {
         "count": 1,
         "file": str(project.directory / "children.py"),
         "line": 1 + SCRIPT[: SCRIPT.index("    return")].count("\n"),
     }
     hashed = [{**place, "what": f"unseeded: the hash order of python -{letter}"} for letter in "EI"]
-    assert [count for count in end["entropy"] if count in hashed] == hashed
+    assert [count for count in end["system_randomness"] if count in hashed] == hashed
     found, parent = eval((project.directory / "runs" / "latest" / "files" / "found.txt").read_text())
     texts = [found[name] for name in found if name != "spawned"] + found["spawned"]
     numbers = [eval(line) for text in texts for line in text.splitlines()]
@@ -89,7 +89,7 @@ def test_what_no_seed_reaches_is_recorded_with_its_line_and_expected(project: pa
     assert f"not seeded: python -S at {project.directory}/named.py:3 and 1 more" in done.err
     place = {"count": 1, "file": str(project.directory / "named.py")}
     expected = [{**place, "line": 3, "what": "unseeded: python -S"}, {**place, "line": 4, "what": "unseeded: perl"}]
-    assert end_of(project)["entropy"] == expected
+    assert end_of(project)["system_randomness"] == expected
     done = project.run("verify", "latest")
     assert f"random numbers that do not depend on the seed (python -S at {project.directory}/named.py:3" in done.out + done.err
 
@@ -98,5 +98,5 @@ def test_on_the_host_direct_children_are_seeded_and_others_are_named(project: pa
     project.run("exec", "--runner", "host", "children.py")
     found, parent = eval((project.directory / "runs" / "latest" / "files" / "found.txt").read_text())
     assert {eval(found[name])[0] for name in ("empty", "path", "nested", "cleared")} == {parent[0]}
-    names = {count["what"] for count in end_of(project)["entropy"]}
+    names = {count["what"] for count in end_of(project)["system_randomness"]}
     assert {"unseeded: python -E", "unseeded: python -I"} <= names

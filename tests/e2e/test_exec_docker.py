@@ -37,7 +37,7 @@ def test_a_run_in_docker_has_the_record_of_an_embedded_one(small: parts.Project,
         assert (ours["start"]["runner"], ours["end"]["outcome"]["isolation"]) == ("docker", "docker")
         assert ours["start"]["image"] == image
         assert ours["end"]["outputs"] == theirs["end"]["outputs"] != []
-        same = ("command", "cwd", "data", "given", "host", "image", "network", "seed", "source", "spec")
+        same = ("command", "cwd", "data", "env_names", "host", "image", "network", "seed", "source", "spec")
         assert {name: ours["start"][name] for name in same} == {name: theirs["start"][name] for name in same}
         (small.directory / "results.py").write_text(parts.WRITES_OUTSIDE.replace("/scratch/me/y", "../out/y"))
         done = small.run("exec", "--runner", "docker", "results.py")
@@ -88,7 +88,7 @@ def test_a_run_with_a_network_gets_infiniband_and_its_lack_is_named(small: parts
             limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[1]
             assert done.out == f"{(limit, limit)}\n"
             assert "NCCL cannot use this machine's InfiniBand in the run, and uses TCP: the image has no libibverbs" in done.err
-            assert "infiniband: 1" in json.loads(small.run("runs", "show", "--json").out)["end"]["outcome"]["means"]
+            assert "infiniband: 1" in json.loads(small.run("runs", "show", "--json").out)["end"]["outcome"]["methods"]
             alone = small.run("exec", "--runner", runner, "-c", "import os; print(os.path.exists('/dev/infiniband'))")
             assert (alone.out, "InfiniBand" in alone.err) == ("False\n", False)
 

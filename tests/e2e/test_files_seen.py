@@ -194,7 +194,7 @@ def test_outputs_with_holes_and_below_deep_directories_are_recorded(made: parts.
     assert set(digests) == {"good.txt", "hole.bin", "deep/near.txt"}
     assert digests["hole.bin"][7:] == subprocess.run(["sha256sum", hole], capture_output=True, text=True, check=True).stdout[:64]
     assert hole.stat().st_blocks < 1000, "the hole is not written out"
-    (line,) = end["others"]
+    (line,) = end["special_files"]
     assert line.endswith(" (File name too long)")
 
 
@@ -212,7 +212,7 @@ def test_a_signal_ends_the_reading_of_outputs_and_the_record_says_so(made: parts
         _, err = process.communicate(timeout=30)
     assert process.returncode == 128 + signal.SIGTERM
     end = json.loads((last(made) / "end.json").read_text())
-    assert end["others"] == ["big.bin (SIGTERM ended the reading)"]
+    assert end["special_files"] == ["big.bin (SIGTERM ended the reading)"]
     assert [output["path"] for output in end["outputs"]] == ["a.txt"]
     assert "the record is not complete" in err
     assert "ended by signal" in made.run("verify", "latest", code=None).err

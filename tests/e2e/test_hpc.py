@@ -48,9 +48,9 @@ def test_a_run_with_a_container_program_has_the_record_of_an_embedded_one_and_is
             assert "bitwise: " in small.run("verify").out
     ours, theirs = seen[program], seen["embedded"]
     assert (ours["start"]["runner"], ours["end"]["outcome"]["isolation"]) == (program, program)
-    assert ours["end"]["outcome"]["means"][0].startswith(PROGRAMS[program])
+    assert ours["end"]["outcome"]["methods"][0].startswith(PROGRAMS[program])
     assert ours["end"]["outputs"] == theirs["end"]["outputs"] != []
-    same = ("command", "cwd", "data", "given", "host", "image", "network", "seed", "source", "spec")
+    same = ("command", "cwd", "data", "env_names", "host", "image", "network", "seed", "source", "spec")
     assert {name: ours["start"][name] for name in same} == {name: theirs["start"][name] for name in same}
 
 

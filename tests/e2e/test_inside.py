@@ -94,8 +94,8 @@ def test_two_runs_see_the_same_machine_and_user(small: parts.Project, runner: st
             seen.append(json.loads(done.out))
             written = json.loads(small.run("runs", "show", "--json").out)
             assert written["start"]["ids"] == "seeded"
-            assert written["end"]["entropy"] == []
-            own = written["end"]["own"]
+            assert written["end"]["system_randomness"] == []
+            own = written["end"]["machine"]
             assert (own["host"], own["user"]) == (fingerprints.digest_of_name("repro-env"), fingerprints.digest_of_name("user"))
             assert (own["temporary"], own["home"]) == ("/tmp", seen[-1]["environ"]["HOME"])
             assert own["pids"] == seen[-1]["pids"][:1]

@@ -175,7 +175,7 @@ def test_the_pods_of_several_nodes_share_a_run_that_comes_home(site: Site) -> No
     assert [process["node"] for process in record["end"]["processes"]] == [f"{job}-0", f"{job}-1"]
     outputs = [output["path"] for output in record["end"]["outputs"]]
     assert outputs == ["/home/repro-env/own.txt", "met.txt", "rank0.txt", "rank1.txt"]
-    assert record["end"]["others"] == [f"/home/repro-env/own.txt of {job}-1 (differs from the output with this path)"]
+    assert record["end"]["special_files"] == [f"/home/repro-env/own.txt of {job}-1 (differs from the output with this path)"]
     run = Path(record["directory"])
     assert (run / "files/met.txt").read_text() == f"rank 1 sees {job}-0"
     assert [(run / "ranks" / rank / "stdout.log").read_text() for rank in "01"] == ["rank 0 of 2\n", "rank 1 of 2\n"]

@@ -55,5 +55,5 @@ def test_directories_are_listed_in_one_order_unless_determinism_is_off(
         small.run("exec", "--determinism", mode, "--data", f"{directory}:/listed", "order.py")
         orders.append((latest / "files" / "order.txt").read_text())
     assert (orders[0] == orders[1]) == (mode == "warn")
-    effective = json.loads((latest / "end.json").read_text())["effective"]
+    effective = json.loads((latest / "end.json").read_text())["settings"]
     assert {"name": "directory order", "value": "sorted" if mode == "warn" else "not sorted"} in effective

@@ -125,5 +125,5 @@ def test_processes_on_several_machines_need_the_network(small: parts.Project) ->
     assert [process["node"] for process in run["end"]["processes"]] == [os.uname().nodename, "node2"]
     outside = [output["path"] for output in run["end"]["outputs"] if output["path"].startswith("/")]
     assert [Path(path).name for path in outside] == ["own.txt"]
-    (other,) = [line for line in run["end"]["others"] if "own.txt" in line]
+    (other,) = [line for line in run["end"]["special_files"] if "own.txt" in line]
     assert other.endswith("(differs from the output with this path)")

@@ -64,7 +64,7 @@ def test_two_ranks_train_to_the_same_bytes_here_in_docker_and_on_slurm(cluster: 
     assert sorted(weights(here)) == ["rank0.pt", "rank1.pt"]
     for (other,) in others:
         assert weights(here) == weights(other)
-        facts = [(rank["size"], rank["nodes"], rank["strategy"], rank["accumulation"]) for rank in other["end"]["world"]]
+        facts = [(rank["size"], rank["nodes"], rank["strategy"], rank["accumulation"]) for rank in other["end"]["ranks"]]
         assert facts == [(2, 1, "DDP", "1")] * 2
     assert [len(run["end"].get("processes", ())) for (run,) in others] == [0, 0, 2]
 

@@ -151,7 +151,7 @@ def test_the_host_runner_has_the_same_variables_and_names_what_else_passes(made:
     assert result["variables"] == {**CAPTURED, "CODE_READS": "1"}
     assert "ignored, because the run takes these variables from the spec: KERAS_BACKEND (" in output
     assert "variables that the command gets from the host, but not in runs in the image: " in output
-    assert "CODE_READS" in json.loads(made.run("runs", "show", "latest", "--json").out)["start"]["passed"]
+    assert "CODE_READS" in json.loads(made.run("runs", "show", "latest", "--json").out)["start"]["host_env"]
 
 
 def test_capture_refuses_a_secret_variable(made: parts.Project) -> None:

@@ -104,7 +104,7 @@ def test_a_first_run_orders_sets_as_later_ones_do(digits: parts.Project) -> None
         for arguments in (0, 0, 1000):
             digits.run("exec", "ordered.py", *map(str, range(arguments)))
             shown = json.loads(digits.run("runs", "show", "latest", "--json").out)
-            if any(line.startswith("addresses: random") for line in shown["end"]["outcome"]["means"]):
+            if any(line.startswith("addresses: random") for line in shown["end"]["outcome"]["methods"]):
                 pytest.skip("addresses cannot be fixed on this machine")  # the record says so, and so does `verify`
             orders.append((Path(shown["directory"]) / "files/order.txt").read_text())
         shutil.rmtree(compiled, ignore_errors=True)

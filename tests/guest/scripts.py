@@ -94,9 +94,9 @@ class Script:
         """(function, line) -> count."""
         counts: dict[tuple[object, object], int] = {}
         for note in self.notes:
-            if "entropy" in note:
+            if "system_randomness" in note:
                 assert note["file"] == str(self.directory / "script.py"), note
-                key = (note["entropy"], note["line"])
+                key = (note["system_randomness"], note["line"])
                 counts[key] = counts.get(key, 0) + int(str(note["count"]))
         return counts
 

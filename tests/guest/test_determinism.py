@@ -39,7 +39,7 @@ class Result(msgspec.Struct):
     def effective(self) -> dict[str, str]:
         """Name -> value, as in the record."""
         parsed = noted.parse(json.dumps(note).encode() for note in self.notes)
-        return {fact.name: fact.value for fact in parsed.effective}
+        return {fact.name: fact.value for fact in parsed.settings}
 
     @property
     def problems(self) -> list[str]:
@@ -368,7 +368,7 @@ def test_each_rank_notes_its_number_and_device(gpu: Script) -> None:
     worlds = [note["world"] for note in done.notes if "world" in note]
     assert worlds[0] == {"rank": 3, "size": 8, "backend": "nccl", "device": "cpu"}
     assert worlds[-1] == {"rank": 3, "size": 8, "backend": "nccl", "device": "cuda:1 GPU number 1"}
-    assert [note["rank"] for note in done.notes if "effective" in note] == ["3"]
+    assert [note["rank"] for note in done.notes if "settings" in note] == ["3"]
 
 
 def test_a_rank_notes_how_the_training_is_split(gpu: Script) -> None:
@@ -518,7 +518,7 @@ def test_without_a_mode_nothing_is_set_or_noted(script: Script) -> None:
     code = "import torch, sys; print([name for name in sys.modules if name in ('_repro_env_determinism', '_repro_env_settings')])"
     (script.directory / "torch.py").write_text("")
     done = script.run(code, env={"REPRO_ENV_DETERMINISM": ""})
-    assert (done.out, [note for note in done.notes if "effective" in note]) == ("[]\n", [])
+    assert (done.out, [note for note in done.notes if "settings" in note]) == ("[]\n", [])
 
 
 def test_fixed_addresses_are_noted(script: Script) -> None:

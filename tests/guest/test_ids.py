@@ -22,9 +22,9 @@ def script(request: pytest.FixtureRequest, tmp_path: Path) -> Script:
 def recorded(script: Script) -> dict[tuple[str, int], tuple[str, ...]]:
     """(function, line) -> recorded ids."""
     found = notes.read(script.directory / "notes")
-    assert not found.drawn_more
-    assert {drawn.file for drawn in found.drawn} <= {str(script.directory / "script.py")}
-    return {(drawn.what, drawn.line): drawn.ids for drawn in found.drawn}
+    assert not found.random_ids_incomplete
+    assert {drawn.file for drawn in found.random_ids} <= {str(script.directory / "script.py")}
+    return {(drawn.what, drawn.line): drawn.ids for drawn in found.random_ids}
 
 
 def digest_of(digits: str) -> str:
@@ -81,9 +81,9 @@ def test_the_order_of_recorded_ids_does_not_depend_on_which_worker_was_faster(sc
 def test_ids_over_the_limit_are_reported(tmp_path: Path) -> None:
     Script(tmp_path).run("import uuid\nfor _ in range(10_001): uuid.uuid4()")
     found = notes.read(tmp_path / "notes")
-    assert found.drawn_more
-    assert sum(len(drawn.ids) for drawn in found.drawn) == 10_000
-    assert sum(count.count for count in found.entropy) == 10_001
+    assert found.random_ids_incomplete
+    assert sum(len(drawn.ids) for drawn in found.random_ids) == 10_000
+    assert sum(count.count for count in found.system_randomness) == 10_001
 
 
 ALL = """
@@ -110,7 +110,7 @@ ALL = """
 def test_seeded_ids_are_a_function_of_the_seed_and_are_not_entropy(script: Script) -> None:
     first, second = script.run(ALL, extra=SEEDED), script.run(ALL, extra=SEEDED)
     assert first == second != script.run(ALL, extra=SEEDED, seed=2)
-    assert notes.read(script.directory / "notes").entropy == ()
+    assert notes.read(script.directory / "notes").system_randomness == ()
     assert not [note for note in script.generators if "problem" in note or "random" in str(note["what"])]
     words = [word for word in first.split() if "." not in word and not word.startswith("tmp")]
     assert len(words) == len(set(words)) == 3 * 6 + 2
@@ -170,13 +170,15 @@ def test_pids_are_recorded_in_the_order_in_which_processes_start(script: Script)
 
 def test_notes_from_a_script_are_validated_and_limited() -> None:
     lines = [
-        b'{"entropy": "x", "count": 1, "file": "/a.py", "line": 1, "pid": 1, "ids": "zz 0123456789abcdef 0123456789abcdef.0"}',
-        b'{"entropy": "x", "count": 1, "file": "/a.py", "line": 1, "pid": 1, "ids": "' + b"0123456789abcdef " * 20_000 + b'"}',
+        b'{"system_randomness": "x", "count": 1, "file": "/a.py", "line": 1, "pid": 1, "ids": "zz 0123456789abcdef 0123456789abcdef.0"}',
+        b'{"system_randomness": "x", "count": 1, "file": "/a.py", "line": 1, "pid": 1, "ids": "'
+        + b"0123456789abcdef " * 20_000
+        + b'"}',
         b'{"pid": -5}',
         *(b'{"pid": %d}' % number for number in range(1, 2000)),
     ]
     found = notes.parse(lines)
-    assert len(found.drawn[0].ids) == 10_000
-    assert set(found.drawn[0].ids) == {"0123456789abcdef"}
-    assert found.drawn_more
+    assert len(found.random_ids[0].ids) == 10_000
+    assert set(found.random_ids[0].ids) == {"0123456789abcdef"}
+    assert found.random_ids_incomplete
     assert found.pids == tuple(range(1, 1001))

@@ -191,11 +191,11 @@ def test_the_size_of_the_notes_is_limited_with_room_for_effective_settings(scrip
     notes = sys.modules["_repro_env_seeds"].part("notes")
     for line in range(200):
         notes.note({"library": "x", "what": "x" * 30, "file": "x", "line": line})
-    notes.note({"effective": {"x": "y"}, "rank": ""})
+    notes.note({"settings": {"x": "y"}, "rank": ""})
     """
     script.run(code, extra={"REPRO_ENV_NOTES": str(full)})
     notes = [json.loads(line) for line in full.read_text().splitlines() if line.strip()]
-    assert notes.pop() == {"effective": {"x": "y"}, "rank": ""}
+    assert notes.pop() == {"settings": {"x": "y"}, "rank": ""}
     assert {json.dumps(note) for note in notes} == {'{"problem": "the notes exceed 3145728 bytes, so later notes are omitted"}'}
     assert full.stat().st_size < (3 << 20) + 5000
 

@@ -204,17 +204,17 @@ def evil_everywhere(run: Path, outside: Path) -> None:
         "tool": "1",
     }
     last = {
-        "others": ["a -> b", "pipe (pipe)"],
+        "special_files": ["a -> b", "pipe (pipe)"],
         "removed": ["gone.py"],
-        "unseeded": ["numpy default_rng at train.py:3"],
+        "auto_seeded": ["numpy default_rng at train.py:3"],
         "seeded": [{"library": "numpy", "what": "seed", "value": "1", "file": "train.py", "line": 1}],
-        "entropy": [{"what": "os.urandom", "count": 1, "file": "train.py", "line": 1}],
+        "system_randomness": [{"what": "os.urandom", "count": 1, "file": "train.py", "line": 1}],
         "operations": [{"what": "scatter", "count": 1, "file": "train.py", "line": 1}],
-        "effective": [{"name": "threads", "value": "1"}],
-        "world": [{"rank": 0, "size": 1, "backend": "gloo", "device": "cpu"}],
+        "settings": [{"name": "threads", "value": "1"}],
+        "ranks": [{"rank": 0, "size": 1, "backend": "gloo", "device": "cpu"}],
         "metrics": [{"name": "loss", "file": "m.json", "count": 1, "last": 1.0, "least": 1.0, "most": 1.0}],
         "parameters": [{"name": "lr", "value": "1", "file": "c.yaml"}],
-        "unread": ["x.json (no JSON)"],
+        "unparsed_outputs": ["x.json (no JSON)"],
     }
     edited("end", lambda it: it.update(evil({**it, **last})))(run, outside)
     edited("start", lambda it: it.update(evil({**it, **first})))(run, outside)
@@ -236,13 +236,13 @@ def with_checkpoints(*changes: Change, target: str = "/ck") -> Change:
 
     def make(run: Path, outside: Path) -> None:
         held = CheckpointFile(target=target, path="w.pt", sha256=DIGEST, size=3)
-        data = codec.pretty(Listing(files=(held,), links=(), others=()))
+        data = codec.pretty(Listing(files=(held,), links=(), special_files=()))
         digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
         for name in ("before", "after"):
             (run / f"checkpoints-{name}.json").write_bytes(data)
         fact = {"source": str(outside), "target": "/ck", "kind": "checkpoints", "digest": None}
-        edited("end", lambda it: it.update(after=digest))(run, outside)
-        edited("start", lambda it: it.update(before=digest, data=[fact]))(run, outside)
+        edited("end", lambda it: it.update(checkpoints_after=digest))(run, outside)
+        edited("start", lambda it: it.update(checkpoints_before=digest, data=[fact]))(run, outside)
         for change in changes:
             change(run, outside)
 

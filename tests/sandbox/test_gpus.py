@@ -53,7 +53,7 @@ def test_without_a_cdi_spec_the_files_of_the_drivers_are_used(tmp_path: Path) ->
         (f"{paths.DRIVER}/libcuda.so.1", library),
         (f"{paths.DRIVER}/libcuda.so.580.159.04", library),
     ]
-    assert (found.count, found.env, found.means) == (2, (), "device files and loader cache")
+    assert (found.count, found.env, found.method) == (2, (), "device files and loader cache")
     assert found.facts == tuple(
         GpuFact(name=H100, driver="nvidia 580.159.04", uuid=digest_of_name(fakes.UUID.format(number))) for number in (1, 2)
     )
@@ -83,7 +83,7 @@ def test_a_cdi_spec_comes_first(tmp_path: Path) -> None:
         gpus.SMI,
     ], "neither sockets nor anything else"
     assert [(variable.name, variable.value) for variable in found.env] == [("NVIDIA_VISIBLE_DEVICES", "void")]
-    assert (found.count, found.means, [fact.name for fact in found.facts]) == (2, "CDI spec", [H100, H100])
+    assert (found.count, found.method, [fact.name for fact in found.facts]) == (2, "CDI spec", [H100, H100])
 
 
 @pytest.mark.parametrize(

@@ -296,4 +296,4 @@ def test_a_refusal_to_fix_addresses_is_recorded(launch: Launch, tmp_path: Path, 
 
     monkeypatch.setattr(kernel, "personality", refuse)
     outcome = start(msgspec.structs.replace(launch, fixed_addresses=True), tmp_path, "true")
-    assert (outcome.exit_code, outcome.means[-1]) == (0, "addresses: random (Operation not permitted)")
+    assert (outcome.exit_code, outcome.methods[-1]) == (0, "addresses: random (Operation not permitted)")

@@ -41,7 +41,7 @@ def launch_of(spec: Spec, **changes: Any) -> Launch:
         seed=7,
         source=SourceFact(path=PROJECT, digest=DIGEST, directory=None, differs=()),
         data=(),
-        given=(),
+        env_names=(),
         network=False,
         host=(),
         determinism="warn",
@@ -49,7 +49,7 @@ def launch_of(spec: Spec, **changes: Any) -> Launch:
     request = Request(
         command=("train.py",),
         mounts=(),
-        given=(),
+        env=(),
         caller=(Variable(name="TERM", value="xterm"),),
         user=User(uid=1000, gid=1000, name="ann", home="/home/ann"),
         network=False,
@@ -177,7 +177,7 @@ def test_with_network_libraries_are_not_set_to_offline(spec: Spec) -> None:
 
 
 def test_given_variables_override_all_others_and_the_hooks_still_start(spec: Spec) -> None:
-    values = env(launch_of(spec, given=given(WANDB_MODE="online", PYTHONHASHSEED="1", PYTHONPATH="/mine", HOME="/h")))
+    values = env(launch_of(spec, env=given(WANDB_MODE="online", PYTHONHASHSEED="1", PYTHONPATH="/mine", HOME="/h")))
     assert (values["WANDB_MODE"], values["PYTHONHASHSEED"], values["HOME"]) == ("online", "1", "/h")
     assert values["PYTHONPATH"] == f"{layout.SEEDS}/{layout.HOOKS}:/mine"
 

@@ -231,7 +231,7 @@ def test_a_program_ends_by_signals_as_in_a_shell(each_runner: Place) -> None:
 def test_addresses_are_fixed_or_the_record_has_the_reason(any_runner: Place) -> None:
     code = "print(int(open('/proc/self/personality').read(), 16) >> 18 & 1, list({object() for _ in range(99)}))"
     result = any_runner.python(code, fixed_addresses=True)
-    refused = [means for means in result.outcome.means if means.startswith("addresses: random (")]
+    refused = [means for means in result.outcome.methods if means.startswith("addresses: random (")]
     assert (result.outcome.exit_code, result.stdout[:2]) == (0, "0 " if refused else "1 ")
     assert bool(refused) == (not can(any_runner, "addresses can be fixed"))
     if not refused:
@@ -532,7 +532,7 @@ def _check_gpus(place: Place) -> None:
         "mapped": ["/.repro-env/driver/libcuda.so.1"],
         "program": "two GPUs\n",
     }
-    assert "gpus: CDI spec" in result.outcome.means
+    assert "gpus: CDI spec" in result.outcome.methods
     assert (result.files, result.outside) == ({}, {}), "what was mounted is not an output"
 
 
@@ -575,13 +575,13 @@ def test_memory_is_limited_for_all_processes_of_a_run(any_runner: Place) -> None
     limits = Limits(memory=400 << 20)
     if not can(any_runner, "memory and CPU time are limited"):
         result = any_runner.python("bytearray(500 << 20)", limits=limits)
-        notes = [line for line in result.outcome.means if line.startswith("memory: not limited")]
+        notes = [line for line in result.outcome.methods if line.startswith("memory: not limited")]
         assert (result.outcome.exit_code, len(notes)) == (0, 1)
         return
     result = any_runner.python(grow, limits=limits)
     assert result.outcome.exit_code in (3, 137)
     assert result.outcome.out_of_memory
-    assert not [line for line in result.outcome.means if "memory" in line]
+    assert not [line for line in result.outcome.methods if "memory" in line]
 
 
 @pytest.mark.parametrize(
@@ -626,7 +626,7 @@ print(max([int(line.split()[1]) for text in texts for line in text.splitlines() 
         count = "import os; print(len(os.sched_getaffinity(0)))"
         result = any_runner.python(count, limits=Limits(cpus=1))
         cpus, note = (os.cpu_count(), "not limited") if any_runner.way in ENGINES else (1, "limited to 1")
-        notes = [line for line in result.outcome.means if line.startswith(f"cpus: {note}")]
+        notes = [line for line in result.outcome.methods if line.startswith(f"cpus: {note}")]
         assert (result.stdout, len(notes)) == (f"{cpus}\n", 1)
         return
     launch = any_runner.launch()

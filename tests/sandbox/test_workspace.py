@@ -160,7 +160,7 @@ def test_an_image_of_links_is_used_where_overlay_is_refused(place: Place, stacke
     done = subprocess.run(line, cwd=REPOSITORY, env=environ(), capture_output=True, text=True, check=False, timeout=300)
     result = msgspec.json.decode(answer.read_bytes() or b"{}", type=Answer)
     assert result.outcome, f"{result.message}\n{done.stderr}"
-    assert result.outcome.means[0] == "root: links"
+    assert result.outcome.methods[0] == "root: links"
     assert result.removed == ("old.txt",)
     shown = ["files", "outside", "stderr.log", "stdout.log", "new", "home"]
     assert done.stdout.splitlines() == [f"hello from {rootfs.PREFIX}/bin/hello", "the environment", *shown]

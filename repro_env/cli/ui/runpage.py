@@ -151,9 +151,9 @@ def inputs(run: Run, parents: Sequence[Parent]) -> Iterator[str]:
     for data in start.data:
         yield f"{data.kind:<9} {data.source} at {data.target}" + (f" ({data.digest})" if data.digest else "")
     yield from map(_parent, parents)
-    yield from (f"variable  {name} (given)" for name in start.given)
-    if start.passed:
-        yield f"variables {', '.join(start.passed)} (passed by the host runner)"
+    yield from (f"variable  {name} (given)" for name in start.env_names)
+    if start.host_env:
+        yield f"variables {', '.join(start.host_env)} (passed by the host runner)"
     if limits := [text for text in _limits(start.limits) if text]:
         yield f"limits    {', '.join(limits)}"
     yield f"network   {'yes: downloads are not recorded' if start.network else 'no'}"
@@ -181,17 +181,17 @@ def _end(end: End, most: int | None) -> Iterator[str]:
     if end.outcome.timed_out:
         yield "time      ended by the time limit"
     yield f"isolation {end.outcome.isolation}"
-    yield from (f"  by      {means}" for means in end.outcome.means)
+    yield from (f"  by      {means}" for means in end.outcome.methods)
     yield from map(_parent, end.resumed)
     yield from map(_process, end.processes)
-    yield from map(_rank, end.world)
-    yield from (f"seeded    {generator}" for generator in end.unseeded)
+    yield from map(_rank, end.ranks)
+    yield from (f"seeded    {generator}" for generator in end.auto_seeded)
     yield from (f"own seed  {line}" for line in own_seeds(end.seeded, complete=most is None))
-    yield from (f"entropy   {_count(count)}" for count in end.entropy)
+    yield from (f"entropy   {_count(count)}" for count in end.system_randomness)
     yield from (f"not deterministic {_count(count)}" for count in end.operations)
-    if end.effective:
-        yield f"settings  {len(end.effective)} at the end of the run"
-        yield from _shorten([f"  {fact.name} = {fact.value}" for fact in end.effective], most)
+    if end.settings:
+        yield f"settings  {len(end.settings)} at the end of the run"
+        yield from _shorten([f"  {fact.name} = {fact.value}" for fact in end.settings], most)
     if end.parameters:
         yield f"config    {len(end.parameters)} values in {plural(len({parameter.file for parameter in end.parameters}), 'file')}"
         yield from _shorten([f"  {parameter.name} = {parameter.value}" for parameter in end.parameters], most)
@@ -201,7 +201,7 @@ def _end(end: End, most: int | None) -> Iterator[str]:
         header, *table = messages.table(rows, header=("NAME", "LAST", "MIN", "MAX", "VALUES", "FILE")).splitlines()
         yield f"  {header}"
         yield from _shorten([f"  {row}" for row in table], most)
-    yield from (f"not read  {line}" for line in end.unread)
+    yield from (f"not read  {line}" for line in end.unparsed_outputs)
     yield from (f"removed   {path}" for path in end.removed)
     if end.trace:
         yield f"trace     {len(end.trace)} files, {messages.size(sum(file.size for file in end.trace))}"
@@ -210,7 +210,7 @@ def _end(end: End, most: int | None) -> Iterator[str]:
     yield f"outputs   {len(end.outputs)}, {messages.size(sum(output.size for output in end.outputs))}"
     for output in end.outputs:
         yield f"  {output.sha256.removeprefix('sha256:')[:16]}  {messages.size(output.size):>9}  {output.path}"
-    yield from (f"  {'-':<16}  {'-':>9}  {entry}" for entry in end.others)
+    yield from (f"  {'-':<16}  {'-':>9}  {entry}" for entry in end.special_files)
 
 
 def _notes(annotations: Iterable[Annotation]) -> Iterator[str]:

@@ -89,7 +89,7 @@ class Auditor:
         self._files["record"] += 1
         self._findings += _check_own_files(run)
         if run.end is not None:
-            self._files["output"] += len(run.end.outputs) + sum(not line.startswith("(") for line in run.end.others)
+            self._files["output"] += len(run.end.outputs) + sum(not line.startswith("(") for line in run.end.special_files)
             self._files["trace"] += len(run.end.trace)
         for parent in run.parents:
             what = f"run {ids.short(parent.id)}" if parent.id else parent.path or "a checkpoint"
@@ -142,8 +142,8 @@ class Auditor:
             yield finding("checkpoint", "gone", source, why, last_run)
             return
         current = checkpointstate.scan([Mount(kind="checkpoints", source=source, target=last_mount.target)], self._store)
-        if current is None or any(line.startswith(f"{last_mount.target} (") for line in current.others):
-            problem = f"it cannot be read: {'; '.join(current.others[:1]) if current is not None else ''}"
+        if current is None or any(line.startswith(f"{last_mount.target} (") for line in current.special_files):
+            problem = f"it cannot be read: {'; '.join(current.special_files[:1]) if current is not None else ''}"
             yield finding("checkpoint", "unknown", source, problem, last_run)
             return
         # Of the runs that left a file with this content, the oldest created it. `users` is newest first, so the oldest wins.
@@ -172,7 +172,7 @@ def _check_own_files(run: Run) -> Iterator[Finding]:
         yield finding("record", state, f"{ANNOTATIONS}/{Path(error.where).name}", error.what, run)
     if run.end is None:
         return
-    for name, digest in ((CHECKPOINTS_BEFORE, run.start.before), (CHECKPOINTS_AFTER, run.end.after)):
+    for name, digest in ((CHECKPOINTS_BEFORE, run.start.checkpoints_before), (CHECKPOINTS_AFTER, run.end.checkpoints_after)):
         current = records.digest(run.directory / name)
         if digest is not None and not current:
             yield finding("record", "gone", name, f"{name} is missing", run)
@@ -182,7 +182,7 @@ def _check_own_files(run: Run) -> Iterator[Finding]:
     yield from check_files("output", run, run.end.console, end.hash_console(run.directory))
     found = (
         *check_files("output", run, run.end.outputs, contents.outputs),
-        *check_others(run, run.end.others, contents.others),
+        *check_others(run, run.end.special_files, contents.others),
     )
     try:
         left_out = pulled.read(run.directory)
@@ -211,9 +211,9 @@ def _read_listing(source: str, last_run: Run, mount: DataFact) -> tuple[Listing 
         return None, "the last run that could write to it mounted a parent directory or a subdirectory instead"
     if last_run.end is None:
         return None, f"the last run that could write to it is {last_run.state}, so its files were not recorded"
-    if last_run.end.after is None:
+    if last_run.end.checkpoints_after is None:
         return None, "the last run that could write to it did not record its files"
     try:
-        return checkpointstate.read(last_run.directory, CHECKPOINTS_AFTER, last_run.end.after), ""
+        return checkpointstate.read(last_run.directory, CHECKPOINTS_AFTER, last_run.end.checkpoints_after), ""
     except ReproEnvError as error:
         return None, f"the list of the files after the last run cannot be used: {error.what}"

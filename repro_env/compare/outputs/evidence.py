@@ -110,12 +110,12 @@ def of_run(start: Start, end: End, workspace: str, names: Iterable[tuple[str, st
     random names of libraries. `zones`: UTC offsets in seconds, besides 0.
     """
     drawn: dict[str, str] = {}
-    for draws in end.drawn:
+    for draws in end.random_ids:
         file = draws.file.removeprefix(f"{workspace}/")
         for number, digests in enumerate(draws.ids):
             for digest in digests.split("."):
                 drawn.setdefault(digest, f"a random id drawn at {file}:{draws.line}, number {number}")
-    own = end.own
+    own = end.machine
     directories = [(workspace, "the project's directory")]
     if own:
         directories += [(own.temporary, "the temporary directory"), (own.home, "the home directory")]

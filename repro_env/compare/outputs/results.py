@@ -79,7 +79,7 @@ class Globs(msgspec.Struct, frozen=True, kw_only=True):
 
 def _other_paths(end: End) -> list[str]:
     """Return the console logs and links of a run, and the files that it deleted."""
-    return [*(log.path for log in end.console), *(read_other(line)[0] for line in end.others), *end.removed]
+    return [*(log.path for log in end.console), *(read_other(line)[0] for line in end.special_files), *end.removed]
 
 
 def side(directory: Path, end: End, mounts: Sequence[Mount]) -> Side:
@@ -89,8 +89,8 @@ def side(directory: Path, end: End, mounts: Sequence[Mount]) -> Side:
     places = {output.path: directory / path_of(output.path) for output in end.outputs}
     if mounts:
         old, new = (
-            checkpointstate.read(directory, CHECKPOINTS_BEFORE, start.before),
-            checkpointstate.read(directory, CHECKPOINTS_AFTER, end.after),
+            checkpointstate.read(directory, CHECKPOINTS_BEFORE, start.checkpoints_before),
+            checkpointstate.read(directory, CHECKPOINTS_AFTER, end.checkpoints_after),
         )
         sources = {mount.target: mount.source for mount in mounts}
         for path, file in checkpointstate.changed_files(old, new).items():
@@ -132,7 +132,7 @@ def _zones(started: str) -> tuple[int, ...]:
 
 def kinds(side: Side, globs: Globs) -> set[Kind]:
     """Return the kinds of all outputs of a run: files, links, deleted files of the source, and console logs."""
-    links = [path for path, what in map(read_other, side.end.others) if what.startswith(ARROW)]
+    links = [path for path, what in map(read_other, side.end.special_files) if what.startswith(ARROW)]
     return {
         *(globs.of(path) for path in (*side.digests, *side.end.removed, *links)),
         *(globs.of(log.path, "console") for log in side.end.console if log.size),
@@ -145,7 +145,7 @@ def compare(left: Side, right: Side, globs: Globs, look: CompareTensors) -> tupl
     paired = pair(left.digests, right.digests, judge.pair_names)
     found = [*_unpaired(paired, globs), *_removed(left.end, right.end, globs)]
     found += consoles(left, right, globs, judge)
-    found += compare_links(left.end.others, right.end.others, judge)
+    found += compare_links(left.end.special_files, right.end.special_files, judge)
     with_tensors: list[File] = []
     for names in paired.pairs:
         file = _file(names.left, names.right, globs)

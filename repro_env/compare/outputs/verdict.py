@@ -63,19 +63,21 @@ def predict(start: Start, end: End, new: Repetition) -> Promise:
         lower.append("the original run used --determinism off")
     risks = []
     program = start.command[0]
-    if not end.effective and not (program.endswith(".py") or program in ("-m", "-c") or "python" in program):
+    if not end.settings and not (program.endswith(".py") or program in ("-m", "-c") or "python" in program):
         risks.append(f"random numbers and directory listings of {program}, because no Python with the hooks ended in the run")
     # UUIDs are used as names. Some libraries draw them in every run, and results do not depend on them.
-    entropy = [f"{draws.what} at {draws.file}:{draws.line}" for draws in end.entropy if not draws.what.startswith("uuid")]
+    entropy = [
+        f"{draws.what} at {draws.file}:{draws.line}" for draws in end.system_randomness if not draws.what.startswith("uuid")
+    ]
     programs = [name for name in entropy if name.startswith(UNSEEDED)]
     if programs:
         risks.append(f"random numbers that do not depend on the seed ({shorten(programs, 1).removeprefix(UNSEEDED)})")
     entropy = [name for name in entropy if name not in programs]
     if entropy:
         risks.append(f"{shorten(entropy, 1)} returned bytes that do not depend on a seed")
-    if start.determinism != "off" and Fact(name="address randomisation", value="on") in end.effective:
+    if start.determinism != "off" and Fact(name="address randomisation", value="on") in end.settings:
         risks.append("the order of sets of objects without a hash, because addresses were random")
-    order = next((fact.value for fact in end.effective if fact.name == "directory order"), "sorted")
+    order = next((fact.value for fact in end.settings if fact.name == "directory order"), "sorted")
     if start.determinism != "off" and order != "sorted":
         risks.append(f"the order in which directories are listed ({order})")
     if new.unrecorded:
@@ -93,9 +95,9 @@ def predict(start: Start, end: End, new: Repetition) -> Promise:
         risks.append("the run used the network, and its content may have changed")
     if start.streams is not None and start.streams.has_input:
         risks.append(f"the content of its standard input (a {start.streams.stdin}), because the record does not have it")
-    if TYPED in end.outcome.means:
+    if TYPED in end.outcome.methods:
         risks.append("what was typed at its terminal, because the record does not have it")
-    risks += [f"its seeding failed ({problem})" for problem in end.unseeded if problem.startswith("seeds:")][:1]
+    risks += [f"its seeding failed ({problem})" for problem in end.auto_seeded if problem.startswith("seeds:")][:1]
     suffix = f"; possible causes of differences: {'; '.join(risks)}" if risks else ""
     if lower:
         return Promise(level="numeric", sentence=f"expected: numeric, not bitwise: {'; '.join(lower)}{suffix}")
@@ -128,7 +130,7 @@ def _threads(start: Start, new: Repetition) -> list[str]:
 
 
 def _devices(end: End, new: Repetition) -> list[str]:
-    then = next((fact.value for fact in end.effective if fact.name == DEVICES), "")
+    then = next((fact.value for fact in end.settings if fact.name == DEVICES), "")
     if not then:
         return []
     if new.devices and all(any(name in device for name in new.devices) for device in then.split(", ")):
@@ -137,7 +139,7 @@ def _devices(end: End, new: Repetition) -> list[str]:
 
 
 DEVICES = "cuda devices"
-"""The fact in `End.effective` with the names of GPUs."""
+"""The fact in `End.settings` with the names of GPUs."""
 
 
 def _operations(end: End) -> list[str]:

@@ -1,7 +1,7 @@
 """Count the random bytes that a script takes from the operating system, and note digests of the ids among them.
 
 `secrets`, `random.SystemRandom` and `uuid.uuid4` call `os.urandom` or `os.getrandom`; `uuid.uuid1` is counted separately. A
-note is {"entropy": function, "count", "file", "line"} with a line of the user's code. The counts of all notes of a line are
+note is {"system_randomness": function, "count", "file", "line"} with a line of the user's code. The counts of all notes of a line are
 added. A line is noted after 1, 2, 4, 8 ... calls and at exit, so the notes of a killed process have at least half of the
 calls. With `exec --ids seeded`, the script gets bytes derived from the seed, and the count is 0. Bytes that the standard
 library takes for itself, such as the keys of its processes, are neither counted nor replaced.
@@ -122,7 +122,7 @@ def _note(place: tuple[str, str, int], draws: _Draws) -> None:
     function, file, line = place
     more, ids = draws.count - draws.noted, len(draws.ids)
     draws.noted += more  # set before the write, during which other threads run
-    facts = {"entropy": function, "count": 0 if seeds._IDS else more, "file": file, "line": line}
+    facts = {"system_randomness": function, "count": 0 if seeds._IDS else more, "file": file, "line": line}
     if ids or _State.ids > _MOST:
         facts.update(pid=os.getpid(), worker=_State.worker)
         if _State.ids > _MOST or notes.size() > _FULL:

@@ -34,7 +34,7 @@ def note(facts: dict[str, Any]) -> None:
         fd = os.open(seeds._NOTES, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             size = os.fstat(fd).st_size
-            if size >= _FULL and not {"effective", "failure", "world", "resumed"} & set(facts):
+            if size >= _FULL and not {"settings", "failure", "world", "resumed"} & set(facts):
                 if size >= _FULL + 4096:
                     return
                 facts = {"problem": f"the notes exceed {_FULL} bytes, so later notes are omitted"}

@@ -1,6 +1,6 @@
 """Note the settings in effect when a process ends, and the rank of a process in a distributed training.
 
-A note is {"effective": {name: value}, "rank", "script"}. `script`: whether the program is the user's own script. The first process
+A note is {"settings": {name: value}, "rank", "script"}. `script`: whether the program is the user's own script. The first process
 of each program of the user writes this note once, and so does each process of a distributed training. A rank is noted as
 {"world": {"rank", "size", "backend", "device", ...}} (see `_repro_env_parallel`). No function starts the driver of a GPU.
 """
@@ -64,7 +64,7 @@ def note_effective() -> None:
     _State.is_noted = True
     # A rank that multiprocessing started belongs to the script that started it.
     script = bool(seeds._State.worker) or _is_script()
-    notes.note({"effective": dict(_facts()), "rank": rank, "script": script})
+    notes.note({"settings": dict(_facts()), "rank": rank, "script": script})
 
 
 def _program() -> str:

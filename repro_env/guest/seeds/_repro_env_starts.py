@@ -1,7 +1,7 @@
 """Programs that the script starts: Pythons without the variables of repro-env, and programs that no seed reaches.
 
 A Python whose variables the script chose itself (`env={...}`) gets the hooks and the hash seed, and removes both from its
-`os.environ`. A note {"entropy": "unseeded ...", "count": 1, "file", "line"} names a program whose random numbers do not depend
+`os.environ`. A note {"system_randomness": "unseeded ...", "count": 1, "file", "line"} names a program whose random numbers do not depend
 on the seed: another language, Python with `-S`, a Python without the hooks, and the hash seed of Python with `-E` or `-I`. Commands
 of shells are only searched for names of programs.
 """
@@ -104,7 +104,7 @@ def _start(words: Sequence[Any], env: Mapping[bytes, bytes]) -> dict[bytes, byte
 
 
 def _note(what: str, place: tuple[str, int]) -> None:
-    notes.once({"entropy": f"unseeded: {what}", "count": 1, "file": place[0], "line": place[1]})
+    notes.once({"system_randomness": f"unseeded: {what}", "count": 1, "file": place[0], "line": place[1]})
 
 
 def unreached(

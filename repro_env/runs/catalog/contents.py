@@ -47,9 +47,9 @@ def recorded_files(start: Start, end: End | None) -> dict[str, str]:
 
     The record may be a stranger's: a log or a trace with the name of another file does not count.
     """
-    found = {} if start.before is None else {CHECKPOINTS_BEFORE: start.before}
+    found = {} if start.checkpoints_before is None else {CHECKPOINTS_BEFORE: start.checkpoints_before}
     if end is not None:
-        found |= {} if end.after is None else {CHECKPOINTS_AFTER: end.after}
+        found |= {} if end.checkpoints_after is None else {CHECKPOINTS_AFTER: end.checkpoints_after}
         found |= {output.path: output.sha256 for output in end.console if records.is_log(output.path)}
         found |= {f"{TRACE}/{output.path}": output.sha256 for output in end.trace if output.path[0] != "/"}
         found |= {path_of(output.path): output.sha256 for output in end.outputs}

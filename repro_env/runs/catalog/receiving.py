@@ -344,7 +344,7 @@ def _missing(run: Run, directory: Path) -> set[str]:
     if run.end is None:
         return set()
     outputs = [output.path for output in run.end.outputs if not os.path.lexists(directory / path_of(output.path))]
-    links = {line: path_of(line.partition(" -> ")[0]) for line in run.end.others if " -> " in line}
+    links = {line: path_of(line.partition(" -> ")[0]) for line in run.end.special_files if " -> " in line}
     return {*outputs, *(line for line, path in links.items() if not os.path.lexists(directory / path))}
 
 

@@ -67,7 +67,7 @@ class Listing(Frozen, frozen=True, kw_only=True):
     """Sorted by target and path."""
     links: tuple[CheckpointLink, ...]
     """Sorted by target and path."""
-    others: tuple[Line, ...]
+    special_files: tuple[Line, ...]
     """Special files, and what could not be read or recorded: `<path> (why)`, sorted."""
 
 
@@ -106,7 +106,7 @@ def scan(mounts: Sequence[Mount], store: Store) -> Listing | None:
                 links.append(CheckpointLink(target=mount.target, path=entry.path, to=entry.target))
             else:
                 others.append(redact.line(f"{mount.target}/{entry.path} (not a regular file)"))
-    return Listing(files=tuple(_sort(files)), links=tuple(_sort(links)), others=tuple(sorted(others)))
+    return Listing(files=tuple(_sort(files)), links=tuple(_sort(links)), special_files=tuple(sorted(others)))
 
 
 def _sort(entries: Sequence[_Entry]) -> list[_Entry]:
@@ -154,7 +154,7 @@ def copy_files(listing: Listing, mounts: Sequence[Mount], to: Path) -> tuple[lis
     from repro_env.sandbox.workspace import copy_file
 
     copies: list[Mount] = []
-    problems = [f"{line}: it could not be recorded before the run" for line in listing.others]
+    problems = [f"{line}: it could not be recorded before the run" for line in listing.special_files]
     for number, mount in enumerate(mounts):
         directory = to.resolve() / str(number)
         files = [file for file in listing.files if file.target == mount.target]
@@ -209,8 +209,8 @@ def written_files(run: Run) -> tuple[CheckpointFile, ...]:
     if run.end is None:
         return ()
     try:
-        before = read(run.directory, CHECKPOINTS_BEFORE, run.start.before)
-        after = read(run.directory, CHECKPOINTS_AFTER, run.end.after)
+        before = read(run.directory, CHECKPOINTS_BEFORE, run.start.checkpoints_before)
+        after = read(run.directory, CHECKPOINTS_AFTER, run.end.checkpoints_after)
     except ReproEnvError:
         return ()
     return tuple(changed_files(before, after).values())

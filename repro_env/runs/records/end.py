@@ -16,7 +16,7 @@ from repro_env.runs.records import notes as noted
 from repro_env.sandbox import outputs
 from repro_env.schema import fingerprints, redact
 from repro_env.schema.environment import values_of
-from repro_env.schema.run import End, Launch, LocalFacts, Outcome, Output, Process, Start
+from repro_env.schema.run import End, Launch, MachineFacts, Outcome, Output, Process, Start
 from repro_env.schema.rundirectory import FILES, TRACE
 from repro_env.store.store import Store
 
@@ -47,36 +47,36 @@ def read_end(
         seconds=round(seconds, 3),
         outcome=outcome,
         outputs=files_found.outputs,
-        others=(*files_found.others, *problems),
+        special_files=(*files_found.others, *problems),
         removed=tuple(redact.line(path) for path in removed),
-        unseeded=notes.unseeded,
+        auto_seeded=notes.auto_seeded,
         start=started,
         seeded=notes.seeded,
-        entropy=notes.entropy,
-        drawn=notes.drawn,
-        drawn_more=notes.drawn_more,
-        own=_collect_process_facts(launch, outcome, notes.pids),
+        system_randomness=notes.system_randomness,
+        random_ids=notes.random_ids,
+        random_ids_incomplete=notes.random_ids_incomplete,
+        machine=_collect_process_facts(launch, outcome, notes.pids),
         operations=notes.operations,
-        effective=notes.effective,
-        world=notes.world,
+        settings=notes.settings,
+        ranks=notes.ranks,
         processes=processes,
         metrics=metrics_found.metrics,
         parameters=parameters_found.parameters,
-        unread=tuple(sorted((*metrics_found.unread, *parameters_found.unread))),
+        unparsed_outputs=tuple(sorted((*metrics_found.unparsed, *parameters_found.unparsed))),
         trace=keep_trace(launch, run_directory),
-        after=checkpointstate.digest(after),
+        checkpoints_after=checkpointstate.digest(after),
         console=hash_console(run_directory),
         resumed=parents.from_checkpoints(notes.resumed, [run_directory.parent, *store.run_directories.paths()], start.id),
     )
 
 
-def _collect_process_facts(launch: Launch, outcome: Outcome, pids: Sequence[int]) -> LocalFacts:
+def _collect_process_facts(launch: Launch, outcome: Outcome, pids: Sequence[int]) -> MachineFacts:
     """Return the PIDs of the command, and what it saw of its machine and user."""
     values = values_of(launch.env)
     host, user = launch.hostname, launch.user.name
     if outcome.isolation == "none":
         host, user = os.uname().nodename, _login_name()
-    return LocalFacts(
+    return MachineFacts(
         host=fingerprints.digest_of_name(host),
         user=fingerprints.digest_of_name(next((values[name] for name in ("LOGNAME", "USER") if values.get(name)), user)),
         temporary=redact.line(next((values[name] for name in ("TMPDIR", "TEMP", "TMP") if values.get(name)), "/tmp")),  # noqa: S108

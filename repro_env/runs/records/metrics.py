@@ -46,7 +46,7 @@ _NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?(?:e[+-]?\d+)?|\.\d+(?:e[+-]?\d+)?|i
 class Collected(msgspec.Struct, frozen=True):
     metrics: tuple[Metric, ...] = ()
     """Sorted by file and name."""
-    unread: tuple[str, ...] = ()
+    unparsed: tuple[str, ...] = ()
     """`<path> (why)`, for files that were not read, or not to their end; sorted by path."""
 
 
@@ -105,7 +105,7 @@ Raises `_UnreadError`."""
 def collect(files: Path, outputs: Sequence[Output]) -> Collected:
     """Collect the series in the outputs of a run. Does not raise errors about their content."""
     metrics: list[Metric] = []
-    unread: list[str] = []
+    unparsed: list[str] = []
     count = size = 0
     for output in outputs:
         reader = _reader(output.path)
@@ -119,9 +119,9 @@ def collect(files: Path, outputs: Sequence[Output]) -> Collected:
                 raise _UnreadError("not read: the limit for all files of a run is reached")
             _read(locate(files, output.path), reader, found)
         except _UnreadError as error:
-            unread.append(redact.line(f"{output.path} ({error})"))
+            unparsed.append(redact.line(f"{output.path} ({error})"))
         metrics += _metrics(output.path, found)
-    return Collected(tuple(sorted(metrics, key=lambda metric: (metric.file, metric.name))), tuple(unread))
+    return Collected(tuple(sorted(metrics, key=lambda metric: (metric.file, metric.name))), tuple(unparsed))
 
 
 def number(value: float) -> Number:

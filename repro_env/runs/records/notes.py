@@ -16,7 +16,7 @@ import msgspec
 
 from repro_env.io.files import open_regular
 from repro_env.schema import redact
-from repro_env.schema.run import Count, DrawnIds, Fact, Rank, Seeded
+from repro_env.schema.run import Count, Fact, RandomIds, Rank, Seeded
 from repro_env.schema.rundirectory import NOTES_FILE
 
 _MOST = 4 << 20
@@ -60,20 +60,20 @@ class Failure(msgspec.Struct, frozen=True):
 class Notes(msgspec.Struct, frozen=True):
     """The facts in a file of notes, without duplicates, in the order of their first note unless stated otherwise."""
 
-    unseeded: tuple[str, ...] = ()
+    auto_seeded: tuple[str, ...] = ()
     """Unseeded generators as `<library> <what> at <file>:<line>`; `seeds: <problem>` if seeding failed."""
     seeded: tuple[Seeded, ...] = ()
-    entropy: tuple[Count, ...] = ()
+    system_randomness: tuple[Count, ...] = ()
     """Summed over processes."""
-    drawn: tuple[DrawnIds, ...] = ()
-    drawn_more: bool = False
+    random_ids: tuple[RandomIds, ...] = ()
+    random_ids_incomplete: bool = False
     pids: tuple[int, ...] = ()
-    """See `schema.run.Own`."""
+    """See `schema.run.MachineFacts`."""
     operations: tuple[Count, ...] = ()
     """Summed over processes."""
-    effective: tuple[Fact, ...] = ()
+    settings: tuple[Fact, ...] = ()
     """Sorted by name. If ranks differ, the value lists all of them: `a (rank 0), b (rank 1)`."""
-    world: tuple[Rank, ...] = ()
+    ranks: tuple[Rank, ...] = ()
     """Sorted by rank."""
     resumed: tuple[Resumed, ...] = ()
     failures: tuple[Failure, ...] = ()
@@ -101,19 +101,19 @@ class _Line(msgspec.Struct):
     line: int = 0
     seeded: str = ""
     """The library; with `what`, `value`, `file`, `line`."""
-    entropy: str = ""
+    system_randomness: str = ""
     ids: str = ""
-    """With `entropy`, `pid` and `worker`: the digests of the drawn ids, separated by spaces."""
+    """With `system_randomness`, `pid` and `worker`: the digests of the drawn ids, separated by spaces."""
     more: bool = False
-    """With `entropy`: whether more ids were drawn than noted."""
+    """With `system_randomness`: whether more ids were drawn than noted."""
     pid: int = 0
-    """Without `entropy`: the PID of a process that started."""
+    """Without `system_randomness`: the PID of a process that started."""
     worker: str = ""
     operation: str = ""
     count: int = 0
-    effective: dict[str, str] = {}
+    settings: dict[str, str] = {}
     script: bool = True
-    """With `effective`: whether the user's own program wrote the note, and not an installed program that may have started it."""
+    """With `settings`: whether the user's own program wrote the note, and not an installed program that may have started it."""
     world: _World | None = None
     rank: str = ""
     resumed: Resumed | None = None
@@ -161,14 +161,14 @@ def parse(lines: Iterable[bytes]) -> Notes:
         if note.seeded:
             library, what, value = map(redact.line, (note.seeded, note.what, note.value))
             seeded[Seeded(library=library, what=what, value=value, file=file, line=line)] = None
-        elif note.entropy:
-            entropy[redact.line(note.entropy), file, line] += count
+        elif note.system_randomness:
+            entropy[redact.line(note.system_randomness), file, line] += count
             draws.append(note)
         elif note.pid:
             pids.append(note.pid)
         elif note.operation:
             operations[redact.line(note.operation), file, line] += count
-        elif note.effective:
+        elif note.settings:
             settings.append(note)
         elif note.world is not None:
             rank, size = note.world.rank, note.world.size
@@ -188,15 +188,15 @@ def parse(lines: Iterable[bytes]) -> Notes:
     drawn, more = _drawn(draws, pids)
     effective = _effective([note for note in settings if note.script] or settings)
     return Notes(
-        unseeded=tuple(unseeded),
+        auto_seeded=tuple(unseeded),
         seeded=_limit_values(seeded),
-        entropy=tuple(count for count in _counts(entropy) if count.count),
-        drawn=drawn,
-        drawn_more=more,
+        system_randomness=tuple(count for count in _counts(entropy) if count.count),
+        random_ids=drawn,
+        random_ids_incomplete=more,
         pids=tuple(dict.fromkeys(pid for pid in pids if 0 < pid < 1 << 32))[:_PIDS],
         operations=_counts(operations),
-        effective=tuple(Fact(name=name, value=_values(effective[name])) for name in sorted(effective)),
-        world=tuple(world[rank] for rank in sorted(world)),
+        settings=tuple(Fact(name=name, value=_values(effective[name])) for name in sorted(effective)),
+        ranks=tuple(world[rank] for rank in sorted(world)),
         resumed=tuple(resumed),
         failures=tuple(failures),
     )
@@ -215,7 +215,7 @@ def _limit_values(seeds: Iterable[Seeded]) -> tuple[Seeded, ...]:
     return tuple(limited)
 
 
-def _drawn(draws: Iterable[_Line], pids: Sequence[int]) -> tuple[tuple[DrawnIds, ...], bool]:
+def _drawn(draws: Iterable[_Line], pids: Sequence[int]) -> tuple[tuple[RandomIds, ...], bool]:
     """Return the ids drawn at each line of code, and whether there were more.
 
     The ids of several processes are sorted by worker and then by start, so their order does not depend on the processes' speed.
@@ -228,8 +228,8 @@ def _drawn(draws: Iterable[_Line], pids: Sequence[int]) -> tuple[tuple[DrawnIds,
         more |= draw.more or len(ids) < draw.ids.count(" ") + bool(draw.ids)
         budget -= len(ids)
         if ids:
-            by_line.setdefault((redact.line(draw.entropy), redact.line(draw.file), max(draw.line, 0)), []).extend(ids)
-    drawn = [DrawnIds(what=what, file=file, line=line, ids=tuple(ids)) for (what, file, line), ids in by_line.items()]
+            by_line.setdefault((redact.line(draw.system_randomness), redact.line(draw.file), max(draw.line, 0)), []).extend(ids)
+    drawn = [RandomIds(what=what, file=file, line=line, ids=tuple(ids)) for (what, file, line), ids in by_line.items()]
     return tuple(drawn), more
 
 
@@ -241,7 +241,7 @@ def _effective(notes: Iterable[_Line]) -> dict[str, dict[str, str]]:
     """Return name -> rank -> value. The last note of a value counts."""
     effective: dict[str, dict[str, str]] = {}
     for note in notes:
-        for name, value in note.effective.items():
+        for name, value in note.settings.items():
             effective.setdefault(redact.line(name), {})[redact.line(note.rank)] = redact.line(value)
     return effective
 

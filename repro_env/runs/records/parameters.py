@@ -33,7 +33,7 @@ _NAMED = ("config.yaml", "hparams.yaml")
 class Collected(msgspec.Struct, frozen=True):
     parameters: tuple[Parameter, ...] = ()
     """Sorted by file and name."""
-    unread: tuple[str, ...] = ()
+    unparsed: tuple[str, ...] = ()
     """`<path> (why)`, for configurations that were not read; sorted by path."""
 
 
@@ -43,7 +43,7 @@ def collect(root: Path, outputs: Sequence[Output]) -> Collected:
     Does not raise errors about the content of a file.
     """
     found: list[Parameter] = []
-    unread: list[str] = []
+    unparsed: list[str] = []
     size = 0
     for output in outputs:
         if output.path.rpartition("/")[2] not in _NAMED:
@@ -54,10 +54,10 @@ def collect(root: Path, outputs: Sequence[Output]) -> Collected:
                 raise _UnreadError("not read: the limit for all configurations of a run is reached")
             values = _parse_yaml(_read_text(locate(root, output.path)))
         except _UnreadError as error:
-            unread.append(redact.line(f"{output.path} ({error})"))
+            unparsed.append(redact.line(f"{output.path} ({error})"))
             continue
         found += [Parameter(name=name, value=value, file=output.path) for name, value in values.items()]
-    return Collected(tuple(sorted(found, key=lambda parameter: (parameter.file, parameter.name))), tuple(unread))
+    return Collected(tuple(sorted(found, key=lambda parameter: (parameter.file, parameter.name))), tuple(unparsed))
 
 
 class _UnreadError(Exception):

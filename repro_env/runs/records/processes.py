@@ -192,6 +192,6 @@ def combine(outcomes: Sequence[Outcome | None]) -> Outcome:
     return msgspec.structs.replace(
         first,
         out_of_memory=any(outcome.out_of_memory for outcome in known),
-        means=tuple(dict.fromkeys(means for outcome in known for means in outcome.means)),
+        methods=tuple(dict.fromkeys(means for outcome in known for means in outcome.methods)),
         timed_out=any(outcome.timed_out for outcome in known),
     )

@@ -21,7 +21,7 @@ _SLURM = (
 )  # fmt: skip
 """The variables with which libraries find the other tasks of a step. They have no secrets."""
 _SAME = (
-    "spec", "image", "command", "cwd", "data", "given", "python_path", "network", "ranks", "determinism", "ids", "threads", "trace",
+    "spec", "image", "command", "cwd", "data", "env_names", "python_path", "network", "ranks", "determinism", "ids", "threads", "trace",
     "limits", "processes",
 )  # fmt: skip
 """What the starts of all processes have in common."""

@@ -101,8 +101,8 @@ def _details(inputs: Inputs) -> Iterator[str]:
         yield f"GPU {name}" + (f" ({number} of them)" if number > 1 else "")
     if launch.cwd != str(options.here if options.recorded is not None else inputs.code.inside(options.here, launch.workspace)):
         yield f"working directory {launch.cwd}, because {options.here} is not part of the source"
-    if start.passed:
-        yield f"variables that the command gets from the host, but not in runs in the image: {shorten(start.passed, _NAMED)}"
+    if start.host_env:
+        yield f"variables that the command gets from the host, but not in runs in the image: {shorten(start.host_env, _NAMED)}"
     if not options.network:
         network = "no network" if options.traits.has_own_network else "network of the host"
         yield f"{network}; W&B and Hugging Face are set to offline mode (to change this: --network)"
@@ -111,7 +111,7 @@ def _details(inputs: Inputs) -> Iterator[str]:
 def _unseen(inputs: Inputs) -> Iterator[str]:
     """Yield a line that names what is in the directory, or what its symlinks lead to, and is not in the run."""
     workspace, mounts = inputs.launch.workspace, [mount.target for mount in inputs.launch.mounts]
-    unseen = [(path, text) for path, text in inputs.start.source.unseen.items() if not is_below(path, *mounts)]
+    unseen = [(path, text) for path, text in inputs.start.source.not_in_run.items() if not is_below(path, *mounts)]
     if not inputs.options.traits.is_isolated:  # it can read the paths of this machine
         unseen = [(path, text) for path, text in unseen if is_below(path, workspace)]
     if unseen:
@@ -128,7 +128,7 @@ def _unused(inputs: Inputs) -> Iterator[str]:
         used = values_of(inputs.launch.env)
         environ = {name: value for name, value in options.environ.items() if not name.startswith("SLURM_")}
         unused = variables.unused(environ, used, inputs.spec.observed.variables.added)
-        if names := [name for name in unused if name not in inputs.start.given]:
+        if names := [name for name in unused if name not in inputs.start.env_names]:
             yield f"ignored, because the run takes these variables from the spec: {shorten(names, _NAMED)} (to use yours: --env NAME)"
 
 

@@ -251,7 +251,7 @@ def streams_to_repeat(start: Start, end: End | None) -> StandardStreams | None:
     """Return `RunOptions.streams` for a repetition of a run; None if its record does not have its streams."""
     if start.streams is None or end is None:
         return start.streams
-    return msgspec.structs.replace(start.streams, typed=streams.TYPED in end.outcome.means)
+    return msgspec.structs.replace(start.streams, typed=streams.TYPED in end.outcome.methods)
 
 
 def caller_variables_of(options: RunOptions) -> tuple[Variable, ...]:

@@ -93,7 +93,7 @@ def count_without_progress(attempts: Sequence[Run], number: int) -> int:
         if end is None:
             continue
         after = frozenset((output.path, output.sha256) for output in end.outputs)
-        if after != before or start.before != end.after:
+        if after != before or start.checkpoints_before != end.checkpoints_after:
             count = 0
         elif end.outcome.interrupted == number and job == jobs[-1]:
             count += 1

@@ -75,7 +75,7 @@ def take(
         if recorded is not None:
             kept = {"ignored": recorded.ignored, "with_ignored": recorded.with_ignored, "times": recorded.times}
             fact = msgspec.structs.replace(fact, **kept)
-            tree = store.layers.path(fact.seen) or tree
+            tree = store.layers.path(fact.tree_in_run) or tree
         return _snapshot(fact, tree, _listed(tree, store))
     not_code = (*own_directories(directory, spec_directory), runs, *(path for path in without if directory in path.parents))
     live, diff_id = _add_live(source, directory, not_code, store)
@@ -107,7 +107,7 @@ def take(
         ignored=tuple(redact.line(path) for path in live.paths),
         with_ignored=full_diff_id if live.ignored else None,
         restored=tuple(redact.line(entry.path) for entry in restored),
-        unseen=live.unseen,
+        not_in_run=live.unseen,
         times={**{path: source.times[path] for entry in restored if (path := escape(entry.path)) in source.times}, **live.times},
     )
     return _snapshot(fact, tree, everything)
@@ -115,7 +115,7 @@ def take(
 
 def recall(fact: SourceFact, store: Store) -> Snapshot:
     """Return the snapshot that was taken when a run was submitted. Raises `ArtifactError` if the store does not have it."""
-    tree = store.layers.path(fact.seen)
+    tree = store.layers.path(fact.tree_in_run)
     if tree is None:
         hint = "use a store that the nodes share (REPRO_ENV_STORE), and submit the run again"
         raise ArtifactError("the code of the submitted run is not in this store", where=str(store.root), hint=hint)

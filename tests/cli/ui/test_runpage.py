@@ -32,13 +32,13 @@ def run() -> Run:
     ended = msgspec.structs.replace(
         end(ID),
         seeded=(Seeded(library="torch", what="torch.manual_seed", value="42", file="train.py", line=3),),
-        entropy=(Count(what="os.urandom", count=1, file="train.py", line=4),),
+        system_randomness=(Count(what="os.urandom", count=1, file="train.py", line=4),),
         operations=(Count(what="put_", count=1200, file="train.py", line=5),),
-        effective=(Fact(name="threads.torch", value="2"),),
-        world=(Rank(rank=0, size=2, backend="gloo", device="cpu"),),
+        settings=(Fact(name="threads.torch", value="2"),),
+        ranks=(Rank(rank=0, size=2, backend="gloo", device="cpu"),),
         metrics=tuple(Metric(name=f"m{n:02}", file="m.json", count=3, **NUMBER) for n in range(25)),
         parameters=(Parameter(name="lr", value="1e-3", file=".hydra/config.yaml"),),
-        unread=("big.json (over 8,388,608 bytes)",),
+        unparsed_outputs=("big.json (over 8,388,608 bytes)",),
         resumed=(Parent(id="", record=None, how="resumed", path="/ckpt", step=7), Parent(id=ID, record=None, how="resumed")),
     )
     return Run(Path("/runs/x"), started, ended, "done")

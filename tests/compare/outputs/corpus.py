@@ -17,7 +17,7 @@ from repro_env.compare.outputs.evidence import of_run
 from repro_env.compare.outputs.results import Globs, Side
 from repro_env.compare.outputs.verdict import Promise, Verdict
 from repro_env.schema import fingerprints as digests
-from repro_env.schema.run import DrawnIds, End, LocalFacts, Outcome
+from repro_env.schema.run import End, MachineFacts, Outcome, RandomIds
 from tests.compare.outputs.sides import BITWISE, look
 from tests.runs.records.examples import start as make_start
 
@@ -69,23 +69,23 @@ def _data(entry: dict[str, Any], name: str) -> bytes | None:
 def _end(name: str, others: tuple[str, ...]) -> End:
     run = RUNS[name]
     drawn: dict[tuple[str, str], list[str]] = {}
-    for draw in run["drawn"]:
+    for draw in run["random_ids"]:
         drawn.setdefault((draw["function"], draw["place"]), []).append(_digest(draw["function"], draw["value"]))
     return End(
         schema="repro-env/run-end/1",
         id=run["run_id"],
         ended=run["end"],
         seconds=1.0,
-        outcome=Outcome(exit_code=0, signal=0, out_of_memory=False, isolation="embedded", means=()),
+        outcome=Outcome(exit_code=0, signal=0, out_of_memory=False, isolation="embedded", methods=()),
         outputs=(),
-        others=others,
+        special_files=others,
         removed=(),
-        unseeded=(),
-        drawn=tuple(
-            DrawnIds(what=what, file=place.partition(":")[0], line=int(place.partition(":")[2]), ids=tuple(ids))
+        auto_seeded=(),
+        random_ids=tuple(
+            RandomIds(what=what, file=place.partition(":")[0], line=int(place.partition(":")[2]), ids=tuple(ids))
             for (what, place), ids in drawn.items()
         ),
-        own=LocalFacts(
+        machine=MachineFacts(
             host=digests.digest_of_name(run["host"]),
             user=digests.digest_of_name(run["user"]),
             temporary=run["tmp"],

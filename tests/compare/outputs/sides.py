@@ -33,11 +33,11 @@ def end(others: tuple[str, ...] = (), removed: tuple[str, ...] = (), code: int =
         id="id",
         ended="2026-07-01T00:00:00.000Z",
         seconds=1.0,
-        outcome=Outcome(exit_code=code, signal=0, out_of_memory=False, isolation="embedded", means=()),
+        outcome=Outcome(exit_code=code, signal=0, out_of_memory=False, isolation="embedded", methods=()),
         outputs=(),
-        others=others,
+        special_files=others,
         removed=removed,
-        unseeded=(),
+        auto_seeded=(),
     )
 
 

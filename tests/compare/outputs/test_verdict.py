@@ -28,7 +28,7 @@ START = Start(
     seed=0,
     source=SourceFact(path="/p", digest=DIGEST, directory="/p", differs=()),
     data=(),
-    given=(),
+    env_names=(),
     network=False,
     host=HOST,
     determinism="warn",
@@ -67,7 +67,7 @@ def test_a_different_machine_lowers_the_expected_level_with_a_reason(changes: di
 
 def test_the_prediction_names_a_library_that_lists_directories_itself() -> None:
     fact = Fact(name="directory order", value="sorted, but not by pyarrow")
-    found = predict(START, msgspec.structs.replace(END, effective=(fact,)), REPETITION)
+    found = predict(START, msgspec.structs.replace(END, settings=(fact,)), REPETITION)
     assert found.level == "bitwise"
     assert "the order in which directories are listed (sorted, but not by pyarrow)" in found.sentence
 
@@ -87,7 +87,7 @@ def test_the_prediction_for_a_run_on_the_host_lists_the_risks() -> None:
 
 
 def test_a_different_gpu_lowers_the_expected_level() -> None:
-    end = msgspec.structs.replace(END, effective=(Fact(name="cuda devices", value="H100 (9.0)"),))
+    end = msgspec.structs.replace(END, settings=(Fact(name="cuda devices", value="H100 (9.0)"),))
     assert predict(START, end, msgspec.structs.replace(REPETITION, devices=("H100",))).level == "bitwise"
     for devices, shown in ((("H200",), "H200"), ((), "no GPU")):
         found = predict(START, end, msgspec.structs.replace(REPETITION, devices=devices))
@@ -107,10 +107,10 @@ def test_an_operation_without_a_deterministic_implementation_lowers_the_expected
 def test_the_prediction_lists_random_bytes_but_not_uuids() -> None:
     random_bytes = Count(what="os.urandom", count=1, file="train.py", line=3)
     uuid = Count(what="uuid.uuid4", count=1, file="torch/x.py", line=3)
-    found = predict(START, msgspec.structs.replace(END, entropy=(uuid, random_bytes)), REPETITION)
+    found = predict(START, msgspec.structs.replace(END, system_randomness=(uuid, random_bytes)), REPETITION)
     assert (found.level, "os.urandom at train.py:3" in found.sentence) == ("bitwise", True)
-    assert "uuid" not in predict(START, msgspec.structs.replace(END, entropy=(uuid,)), REPETITION).sentence
-    random = msgspec.structs.replace(END, effective=(Fact(name="address randomisation", value="on"),))
+    assert "uuid" not in predict(START, msgspec.structs.replace(END, system_randomness=(uuid,)), REPETITION).sentence
+    random = msgspec.structs.replace(END, settings=(Fact(name="address randomisation", value="on"),))
     assert "addresses were random" in predict(START, random, REPETITION).sentence
     assert "the network" in predict(msgspec.structs.replace(START, network=True), END, REPETITION).sentence
     assert "other values of LR" in predict(START, END, msgspec.structs.replace(REPETITION, given=("LR",))).sentence

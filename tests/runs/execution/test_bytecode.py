@@ -183,7 +183,7 @@ def end(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
     """Set the exit code of the compiler, and the signal that ends it."""
 
     def define(exit_code: int, signal: int) -> None:
-        outcome = Outcome(exit_code=exit_code, signal=signal, out_of_memory=False, isolation="embedded", means=())
+        outcome = Outcome(exit_code=exit_code, signal=signal, out_of_memory=False, isolation="embedded", methods=())
         monkeypatch.setattr(imageprogram, "run", lambda *_, **_others: outcome)
 
     return define
@@ -213,7 +213,7 @@ def test_the_compiler_has_no_access_to_user_files_and_variables(
 
     def run(launch: Launch, *_: object, **_others: object) -> Outcome:
         launches.append(launch)
-        return Outcome(exit_code=1, signal=0, out_of_memory=False, isolation="embedded", means=())
+        return Outcome(exit_code=1, signal=0, out_of_memory=False, isolation="embedded", methods=())
 
     monkeypatch.setattr(imageprogram, "run", run)
     bytecode.of_image(spec, OPTIONS, store=Store.open(tmp_path / "store"), tell=Collected())

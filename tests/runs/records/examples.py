@@ -24,7 +24,7 @@ def start(run_id: str) -> Start:
         seed=0,
         source=SourceFact(path="/home/ann/project", digest=DIGEST, directory="/home/ann/project", differs=()),
         data=(),
-        given=(),
+        env_names=(),
         network=False,
         host=(),
     )
@@ -36,11 +36,11 @@ def end(run_id: str) -> End:
         id=run_id,
         ended="2026-07-01T10:15:31.000Z",
         seconds=1.0,
-        outcome=Outcome(exit_code=0, signal=0, out_of_memory=False, isolation="none", means=()),
+        outcome=Outcome(exit_code=0, signal=0, out_of_memory=False, isolation="none", methods=()),
         outputs=(Output(path="a", sha256=DIGEST, size=1),),
-        others=(),
+        special_files=(),
         removed=(),
-        unseeded=(),
+        auto_seeded=(),
     )
 
 

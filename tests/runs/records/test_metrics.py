@@ -36,7 +36,7 @@ def test_numbers_in_json_have_dotted_names_and_lists_are_series(tmp_path: Path) 
     found = collect(tmp_path, {"a/metrics.json": text})
     assert series(found) == [("accuracy", 1, 0.5, 0.5, 0.5), ("losses", 3, 2.0, 1.5, 3.0), ("val.loss", 1, 1.0, 1.0, 1.0)]
     assert {metric.file for metric in found.metrics} == {"a/metrics.json"}
-    assert found.unread == ()
+    assert found.unparsed == ()
 
 
 def test_a_list_of_objects_is_a_series_for_each_key(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_numbers_without_a_name_are_named_after_the_file(tmp_path: Path) -> None
 def test_invalid_json_lines_are_skipped_and_reported(tmp_path: Path) -> None:
     found = collect(tmp_path, {"log.jsonl": '{"loss": 2}\n\n{"loss": 1}\n{"loss": 0.', "no.jsonl": "INFO start\n{}\n"})
     assert series(found) == [("loss", 2, 1.0, 1.0, 2.0)]
-    assert found.unread == (
+    assert found.unparsed == (
         "log.jsonl (line 4 is not a JSON object and was skipped)",
         "no.jsonl (line 1 is not a JSON object)",
     )
@@ -82,7 +82,7 @@ def test_csv_columns_may_have_empty_cells_but_not_words(tmp_path: Path) -> None:
 def test_a_table_without_column_names_or_with_duplicates_is_not_read(tmp_path: Path) -> None:
     found = collect(tmp_path, {"a.csv": "0.1,0.2\n0.3,0.4\n", "b.csv": "x,x\n1,2\n", "empty.csv": ""})
     assert found.metrics == ()
-    assert found.unread == ("a.csv (the first row has numbers instead of names)", "b.csv (two columns have the name x)")
+    assert found.unparsed == ("a.csv (the first row has numbers instead of names)", "b.csv (two columns have the name x)")
 
 
 def test_numbers_that_are_not_finite_are_recorded(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_settings_and_vocabularies_are_not_metrics(tmp_path: Path) -> None:
         ["config.json", "tokenizer.json", "vocab.json", "model.safetensors.index.json", "manifest.json"], '{"a": 1}'
     )
     found = collect(tmp_path, {**files, "words.json": json.dumps({f"w{n}": n for n in range(201)}), "a.ipynb": '{"a": 1}'})
-    assert found == Collected(unread=("words.json (more than 200 names of numbers)",))
+    assert found == Collected(unparsed=("words.json (more than 200 names of numbers)",))
 
 
 def record(data: bytes) -> bytes:
@@ -157,7 +157,7 @@ def test_a_damaged_event_file_is_read_up_to_the_damage(tmp_path: Path, tail: byt
     name = "events.out.tfevents.1"
     found = collect(tmp_path, {name: event("loss", simple(2)) + tail})
     assert series(found) == [("loss", 1, 2.0, 2.0, 2.0)]
-    assert found.unread == (f"{name} ({why})",)
+    assert found.unparsed == (f"{name} ({why})",)
 
 
 def test_hostile_files_raise_no_error(tmp_path: Path) -> None:
@@ -192,8 +192,8 @@ def test_a_large_file_is_reported_and_symlinks_are_not_followed(tmp_path: Path) 
     (tmp_path / "m.json").symlink_to("/etc/passwd")
     found = metrics.collect(tmp_path, recorded)
     assert found.metrics == ()
-    assert found.unread[0] == f"big.json (larger than {metrics.LARGEST:,} bytes)"
-    assert found.unread[1].startswith("m.json (")
+    assert found.unparsed[0] == f"big.json (larger than {metrics.LARGEST:,} bytes)"
+    assert found.unparsed[1].startswith("m.json (")
 
 
 def test_event_files_of_torch_are_read(tmp_path: Path) -> None:
@@ -215,4 +215,4 @@ writer.close()
     third = struct.unpack("<f", struct.pack("<f", 1 / 3))[0]
     two = struct.unpack("<f", struct.pack("<f", 2 / 3))[0]
     assert series(found) == [("acc", 3, two, 0.0, two), ("loss", 3, third, third, 1.0)]
-    assert found.unread == ()
+    assert found.unparsed == ()

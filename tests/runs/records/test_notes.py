@@ -21,9 +21,9 @@ def test_each_kind_of_note_is_parsed() -> None:
             {"library": "numpy", "what": "generator without a seed", "file": "/p/t.py", "line": 3},
             {"problem": "torch: no room"},
             {"seeded": "torch", "what": "torch.manual_seed", "value": "42", "file": "/p/t.py", "line": 5},
-            {"entropy": "os.urandom", "count": 16, "file": "/p/t.py", "line": 7},
+            {"system_randomness": "os.urandom", "count": 16, "file": "/p/t.py", "line": 7},
             {"operation": "put_", "count": 2, "file": "/p/t.py", "line": 9},
-            {"effective": {"threads torch": "2", "aslr": "off"}, "rank": ""},
+            {"settings": {"threads torch": "2", "aslr": "off"}, "rank": ""},
             {"world": {"rank": 0, "size": 2, "backend": "gloo", "device": "cpu"}},
             {
                 "world": {
@@ -39,16 +39,16 @@ def test_each_kind_of_note_is_parsed() -> None:
             {"resumed": {"run": "x", "path": "/c/step-3", "sha256": "ab", "step": 3}},
         )
     )
-    assert found.unseeded == ("numpy generator without a seed at /p/t.py:3", "seeds: torch: no room")
+    assert found.auto_seeded == ("numpy generator without a seed at /p/t.py:3", "seeds: torch: no room")
     assert found.seeded == (Seeded(library="torch", what="torch.manual_seed", value="42", file="/p/t.py", line=5),)
-    assert found.entropy == (Count(what="os.urandom", count=16, file="/p/t.py", line=7),)
+    assert found.system_randomness == (Count(what="os.urandom", count=16, file="/p/t.py", line=7),)
     assert found.operations == (Count(what="put_", count=2, file="/p/t.py", line=9),)
-    assert found.effective == (Fact(name="aslr", value="off"), Fact(name="threads torch", value="2"))
-    assert found.world == (
+    assert found.settings == (Fact(name="aslr", value="off"), Fact(name="threads torch", value="2"))
+    assert found.ranks == (
         Rank(rank=0, size=2, backend="gloo", device="cpu"),
         Rank(rank=1, size=2, backend="gloo", device="cpu", nodes=2, strategy="DDP", accumulation="4"),
     )
-    assert [rank.training for rank in found.world] == ["", "DDP, 2 nodes, 4 backward passes per optimizer step"]
+    assert [rank.training for rank in found.ranks] == ["", "DDP, 2 nodes, 4 backward passes per optimizer step"]
     assert found.resumed == (noted.Resumed(run="x", path="/c/step-3", sha256="ab", step=3),)
 
 
@@ -68,24 +68,24 @@ def test_counts_are_summed_and_other_facts_are_not_repeated() -> None:
         Count(what="put_", count=4, file="/p/t.py", line=9),
         Count(what="put_", count=2, file="/p/t.py", line=10),
     )
-    assert found.unseeded == ("python x at /p/t.py:1",)
+    assert found.auto_seeded == ("python x at /p/t.py:1",)
 
 
 def test_the_facts_of_ranks_do_not_depend_on_the_order_of_notes() -> None:
     notes = lines(
         *({"world": {"rank": rank, "size": 3, "backend": "gloo", "device": "cpu"}} for rank in range(3)),
-        *({"effective": {"threads": str(1 + rank % 2), "mode": "warn"}, "rank": str(rank)} for rank in range(3)),
+        *({"settings": {"threads": str(1 + rank % 2), "mode": "warn"}, "rank": str(rank)} for rank in range(3)),
     )
     first = noted.parse(notes)
-    assert first.effective == (
+    assert first.settings == (
         Fact(name="mode", value="warn"),
         Fact(name="threads", value="1 (rank 0), 2 (rank 1), 1 (rank 2)"),
     )
-    assert [rank.rank for rank in first.world] == [0, 1, 2]
+    assert [rank.rank for rank in first.ranks] == [0, 1, 2]
     for number in range(10):
         random.Random(number).shuffle(notes)
         shuffled = noted.parse(notes)
-        assert (shuffled.effective, shuffled.world) == (first.effective, first.world)
+        assert (shuffled.settings, shuffled.ranks) == (first.settings, first.ranks)
 
 
 def test_invalid_notes_are_ignored() -> None:
@@ -97,7 +97,7 @@ def test_invalid_notes_are_ignored() -> None:
             {"world": {"rank": 0, "size": 1 << 40}},
             {"resumed": {"run": "x", "step": "3", "sha256": "ab"}},
             {"resumed": {"run": "x", "step": 3}},
-            {"effective": {}},
+            {"settings": {}},
         ),
     ]  # fmt: skip
     assert noted.parse(bad) == noted.Notes()

@@ -20,7 +20,7 @@ def collect(directory: Path, files: dict[str, str]) -> parameters.Collected:
 
 def values(directory: Path, text: str, name: str = ".hydra/config.yaml") -> dict[str, str]:
     found = collect(directory, {name: text})
-    assert found.unread == ()
+    assert found.unparsed == ()
     return {parameter.name: parameter.value for parameter in found.parameters}
 
 
@@ -99,8 +99,8 @@ LAUGHS = "\n".join(["a0: &a0 [x, {y: z}]", *(f"a{n}: &a{n} [{', '.join([f'*a{n -
 def test_hostile_configurations_are_reported(tmp_path: Path, text: str, why: str) -> None:
     found = collect(tmp_path, {"config.yaml": text})
     assert found.parameters == ()
-    assert why in found.unread[0]
-    assert found.unread[0].startswith("config.yaml (")
+    assert why in found.unparsed[0]
+    assert found.unparsed[0].startswith("config.yaml (")
 
 
 def test_random_bytes_raise_no_error(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def process(rank: int, code: int | None = None) -> Process:
 
 def failed(code: int, *, interrupted: int = 0) -> Outcome:
     signal = code - 128 if code > 128 else 0
-    return msgspec.structs.replace(GOOD, exit_code=code, signal=signal, interrupted=interrupted, means=(f"by {code}",))
+    return msgspec.structs.replace(GOOD, exit_code=code, signal=signal, interrupted=interrupted, methods=(f"by {code}",))
 
 
 @pytest.fixture
@@ -108,4 +108,4 @@ def test_the_outcome_of_a_run_is_that_of_the_process_that_failed_by_itself(
 ) -> None:
     outcome = combine(outcomes)
     assert (outcome.exit_code, outcome.interrupted) == (code, interrupted)
-    assert outcome.means == tuple(dict.fromkeys(means for each in outcomes if each is not None for means in each.means))
+    assert outcome.methods == tuple(dict.fromkeys(means for each in outcomes if each is not None for means in each.methods))

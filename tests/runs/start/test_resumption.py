@@ -93,8 +93,10 @@ def attempt(
     record = end(run_id)
     files = tuple(Output(path=path, sha256=f"sha256:{path * 64}", size=1) for path in outputs)
     outcome = msgspec.structs.replace(record.outcome, interrupted=interrupted)
-    record = msgspec.structs.replace(record, outcome=outcome, outputs=files, after=digest)
-    made = msgspec.structs.replace(start(run_id), resume_of=earlier if number > 1 else None, before=f"sha256:{'0' * 64}")
+    record = msgspec.structs.replace(record, outcome=outcome, outputs=files, checkpoints_after=digest)
+    made = msgspec.structs.replace(
+        start(run_id), resume_of=earlier if number > 1 else None, checkpoints_before=f"sha256:{'0' * 64}"
+    )
     made = msgspec.structs.replace(made, job=Job(engine="slurm", id=job, node="node1"))
     return Run(Path("/runs"), made, record if over else None, "done" if over else "interrupted")
 

@@ -18,14 +18,14 @@ def test_root_in_a_run_is_an_unprivileged_user_on_the_host_or_the_record_says_so
     script = "import os; print(open('/proc/self/uid_map').read().split(), os.stat('/data').st_uid, os.stat('.').st_uid)"
     result = place.python(script, mounts=[Mount(kind="data", source=str(place.root), target="/data")])
     if place.uid:
-        assert "user: namespace" in result.outcome.means
+        assert "user: namespace" in result.outcome.methods
         return
     assert result.stdout == f"['0', '{idmap.UID}', '1'] 0 0\n"
-    assert f"user: namespace, uid 0 in the run is uid {idmap.UID} on the host" in result.outcome.means
+    assert f"user: namespace, uid 0 in the run is uid {idmap.UID} on the host" in result.outcome.methods
     # procfs does not support idmapped mounts.
     refused = place.python(script, mounts=[Mount(kind="data", source="/proc/sys/kernel/random", target="/data")])
     assert refused.stdout == "['0', '0', '4294967295'] 0 0\n"
-    assert "user: uid 0 in the run is uid 0 on the host (/proc/sys/kernel/random: Invalid argument)" in refused.outcome.means
+    assert "user: uid 0 in the run is uid 0 on the host (/proc/sys/kernel/random: Invalid argument)" in refused.outcome.methods
 
 
 def test_without_network_only_loopback_works(place: Place) -> None:

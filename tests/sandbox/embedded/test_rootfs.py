@@ -151,7 +151,7 @@ def test_an_image_can_have_sixty_layers(place: Place) -> None:
     place.own(place.store)
     result = place.sh("ls /many")
     assert len(result.stdout.split()) == 60
-    assert result.outcome.means[0] == "root: overlay"
+    assert result.outcome.methods[0] == "root: overlay"
 
 
 @pytest.mark.parametrize("name", ["a b,c:d", "a\\b'\"c", "ü=%s"])
@@ -164,7 +164,7 @@ def _runs_in(place: Place, image: Path) -> None:
     place.store = place.root / "store"
     subprocess.run(["cp", "-a", str(image), str(place.store)], check=True)
     result = place.sh("echo new > new; rm old.txt; cat /srv/captured/venv/note")
-    assert (result.outcome.exit_code, result.outcome.means[0]) == (0, "root: overlay")
+    assert (result.outcome.exit_code, result.outcome.methods[0]) == (0, "root: overlay")
     assert (result.files, result.answer.removed) == ({"new": "new\n"}, ("old.txt",))
 
 

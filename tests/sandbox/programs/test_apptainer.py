@@ -81,7 +81,7 @@ def test_a_run_has_the_outputs_and_record_of_any_runner(stores: Callable[[int], 
         result = run(place, "")
         assert (result.stdout, result.files) == ("the environment\n", {"new": "new\n"}), result.stderr
         assert result.outcome.isolation == "apptainer"
-        assert result.outcome.means[0] == "apptainer 1.5.3"
+        assert result.outcome.methods[0] == "apptainer 1.5.3"
 
 
 @pytest.mark.parametrize(
