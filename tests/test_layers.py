@@ -14,8 +14,9 @@ PACKAGE = Path(__file__).parents[1] / "repro_env"
 LINES = (
     ("cli",),
     ("api",),
-    ("compare", "launch"),
+    ("compare",),
     ("runs", "specs"),
+    ("launch",),
     ("sandbox", "delivery"),
     ("environment",),
     ("store", "registry"),

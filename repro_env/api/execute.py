@@ -27,6 +27,7 @@ from repro_env.io import package
 from repro_env.io.files import remove_tree, walk
 from repro_env.io.patience import PATIENCE
 from repro_env.io.signals import handled
+from repro_env.launch import engines
 from repro_env.runs.execution import bytecode, imageprogram
 from repro_env.runs.execution.advice import Advisor
 from repro_env.runs.execution.streams import silent
@@ -46,7 +47,6 @@ from repro_env.runs.start.request import (
     RunOptions,
     caller_variables_of,
     host_variables_of,
-    job_of,
     mounts_of,
     python_path_of,
     read_env_file,
@@ -473,7 +473,7 @@ def prepare(
         ),
         resume_of=None if resumed is None else resumed.id,
         resumes=resumption.count(options, resumed),
-        job=job_of(options.environ),
+        job=engines.job_of(options.environ),
         tool=__version__,
     )
     if joined is not None:

@@ -13,14 +13,14 @@ import msgspec
 
 from repro_env.api.runs import remove as remove_runs
 from repro_env.io.signals import handled
-from repro_env.launch.engine import Engine, Phase, State
-from repro_env.launch.slurm import Slurm
+from repro_env.launch import engines
+from repro_env.launch.engine import Client, Phase, State
 from repro_env.runs.records import ids, records, submissions
 from repro_env.runs.records.records import Run
 from repro_env.runs.records.submissions import Submitted
 from repro_env.runs.start import resumption
 from repro_env.schema import codec
-from repro_env.schema.environment import Variable, values_of
+from repro_env.schema.environment import Variable
 from repro_env.schema.errors import RecordError, ReproEnvError
 from repro_env.schema.progress import Tell
 from repro_env.schema.run import Job
@@ -54,13 +54,10 @@ class Waited(msgspec.Struct, frozen=True):
         return end.outcome.exit_code if end is not None else self.state.exit_code or 1
 
 
-def engine_of(submitted: Submitted, environ: Mapping[str, str], *, variables: Sequence[Variable] = ()) -> Engine:
-    """Return the engine of a job that was submitted, or that is to be submitted with the user's `variables`."""
-    if submitted.submission.engine == "kubernetes":
-        from repro_env.launch.kubernetes import Kubernetes  # slow to import
-
-        return Kubernetes(submitted.directory, environ, submitted.submission.start.image, variables=variables)
-    return Slurm(submitted.directory, {**environ, **values_of(variables)})
+def client_of(submitted: Submitted, environ: Mapping[str, str], *, variables: Sequence[Variable] = ()) -> Client:
+    """Return the client of a job that was submitted, or that is to be submitted with the user's `variables`."""
+    submission = submitted.submission
+    return engines.get(submission.engine).client(submitted.directory, environ, image=submission.start.image, variables=variables)
 
 
 def state_of(submitted: Submitted, environ: Mapping[str, str]) -> State:
@@ -69,26 +66,22 @@ def state_of(submitted: Submitted, environ: Mapping[str, str]) -> State:
 
 
 def states_of(items: Sequence[Submitted], environ: Mapping[str, str]) -> dict[str, State]:
-    """Return the states of jobs by the IDs of their runs. Slurm is asked once for all.
+    """Return the states of jobs by the IDs of their runs. Each engine is asked for all of its jobs together.
 
     The last state of a run that has not started is kept, because engines forget why a job did not start.
     """
-    slurm = [item for item in items if item.job and item.submission.engine == "slurm"]
-    answers = Slurm(slurm[0].directory, environ).states({item.directory: item.job for item in slurm}) if slurm else {}
-    states = {}
-    for item in items:
-        if not item.job:
-            states[item.id] = State(phase="unknown", text="it is not known whether the job was submitted")
-        elif item.submission.engine == "slurm":
-            states[item.id] = _keep(item, answers[item.directory])
-        else:
-            states[item.id] = engine_of(item, environ).state(item.job)
+    unknown = State(phase="unknown", text="it is not known whether the job was submitted")
+    states = {item.id: unknown for item in items if not item.job}
+    for name in dict.fromkeys(item.submission.engine for item in items if item.job):
+        found = [item for item in items if item.job and item.submission.engine == name]
+        answers = engines.get(name).states([(client_of(item, environ), item.job) for item in found])
+        states |= {item.id: _keep(item, state) for item, state in zip(found, answers, strict=True)}
     return states
 
 
 def _keep(item: Submitted, state: State) -> State:
-    """Keep the state of a job of Slurm whose run has not started. Return it, or the last one if Slurm has forgotten the job."""
-    if item.runs or item.submission.engine != "slurm" or state.phase == "unknown":
+    """Keep the state of a job whose run has not started. Return it, or the last one if its engine has forgotten the job."""
+    if item.runs or state.phase == "unknown":
         return state
     data, last = submissions.read_state(item.directory), None
     with contextlib.suppress(ReproEnvError):
@@ -105,7 +98,7 @@ def _keep(item: Submitted, state: State) -> State:
 
 def requeue(job: Job) -> None:
     """Queue the job of this process again, which ends this process. Raises `EngineError`."""
-    Slurm(Path(), os.environ).requeue(job.id)
+    engines.get(job.engine).client(Path(), os.environ).requeue(job.id)
 
 
 def requeue_interrupted(run: Run, tell: Tell) -> None:
@@ -206,7 +199,7 @@ def remove(runs: Path, words: Sequence[str], environ: Mapping[str, str], *, forc
             names.append(found.name)
             continue
         if not force and state_of(found, environ).phase in ("pending", "running"):
-            hint = f"cancel the job first: {engine_of(found, environ).stop(found.job)}"
+            hint = f"cancel the job first: {client_of(found, environ).stop(found.job)}"
             raise RecordError("this run is submitted, and its job has not ended", where=word, hint=hint)
         directories.append(found.directory)
     removed = remove_runs(runs, names, force=force)
@@ -216,7 +209,7 @@ def remove(runs: Path, words: Sequence[str], environ: Mapping[str, str], *, forc
 
 
 def wait(
-    submitted: Submitted, engine: Engine, *, write: Callable[[bytes, bytes], None], tell: Tell, others: Sequence[str] = ()
+    submitted: Submitted, client: Client, *, write: Callable[[bytes, bytes], None], tell: Tell, others: Sequence[str] = ()
 ) -> Waited:
     """Wait until a job has ended, and report its states. Ctrl-C, SIGTERM and SIGHUP cancel it.
 
@@ -227,16 +220,16 @@ def wait(
     due, pause, answered = 0.0, _FIRST, time.monotonic()
     with _stops() as signals:
         while state.phase != "ended" and state.exit_code is None:
-            write(*engine.logs(job))
+            write(*client.logs(job))
             if signals and not stopped:
                 stopped = signals[0]
-                engine.cancel(job)
+                client.cancel(job)
                 tell(f"cancelled the job {job} ({signal.Signals(stopped).name}); waiting for its end")
                 due, pause = 0.0, _FIRST
             if time.monotonic() < due:
                 time.sleep(_LOGS)
                 continue
-            before, state = state, _keep(submitted, engine.state(job))
+            before, state = state, _keep(submitted, client.state(job))
             if state.phase in ("forgotten", "unknown"):
                 is_new = state.phase == "forgotten" and time.monotonic() < answered + _GRACE
                 if not _may_continue(submitted, others, state.phase, is_new=is_new):
@@ -250,7 +243,7 @@ def wait(
                     if state.hint and state.exit_code is None:
                         tell(f"hint: {state.hint}")
             due, pause = time.monotonic() + pause, min(pause * 1.5, _LAST)
-        write(*engine.logs(job))
+        write(*client.logs(job))
     if submitted.submission.catalog:
         _pull(submitted)
     return Waited(msgspec.structs.replace(submitted, runs=tuple(_attempts(submitted, submitted.id))), state, stopped)

@@ -7,39 +7,59 @@ the runs from then on, or in a registry for Kubernetes, so a job that waits for 
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
 from repro_env.api import execute
-from repro_env.api.jobs import engine_of
+from repro_env.api.jobs import client_of
 from repro_env.environment.secrets.bundles import SecretSearch
 from repro_env.io.files import FileContents, walk
-from repro_env.launch import slurm
+from repro_env.launch import engines
+from repro_env.launch import settings as job_settings
+from repro_env.launch.engine import Engine, NodeEngine, NodeJob, PodEngine, PodJob, Resources, digest_of
 from repro_env.oci import paths
+from repro_env.runs.lineage.parents import directory_of
 from repro_env.runs.records import ids, records, submissions
 from repro_env.runs.records.submissions import Submission, Submitted
 from repro_env.runs.start.inputs import Inputs
+from repro_env.runs.start.launcher import no_network
 from repro_env.runs.start.request import RunOptions, variables_of
 from repro_env.sandbox import plan as planning
 from repro_env.schema import codec
-from repro_env.schema.errors import DataError, SpecError, UsageError
+from repro_env.schema.errors import DataError, SpecError, UsageError, os_errors_as
 from repro_env.schema.progress import Tell
-from repro_env.schema.run import Mount, Start
+from repro_env.schema.run import Claim, Start
 from repro_env.schema.runners import DEFAULT
 from repro_env.specs.argument import Opened, reference_of
 from repro_env.store.specs import archive, files
+from repro_env.store.specs.lookup import runs_directory
 from repro_env.store.store import Store
 
 if TYPE_CHECKING:
     from repro_env.delivery.targets.jobimage import JobImage
-    from repro_env.launch import kubernetes
 
+_DECIDED_IN_POD = ("data", "checkpoints", "source", "frozen", "runner", "network", "push")
+"""Options of `exec` that a pod has with another value, or not at all."""
 _USER = 1000
 """The user of a pod if the caller is root, which pods never are."""
+
+
+class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What the user requested for a job, besides the options of the run."""
+
+    engine: str
+    nodes: int = 1
+    settings: tuple[str, ...] = ()
+    """`KEY=VALUE`, as typed."""
+    template: Path | None = None
+    """A file of the site, which the engine merges into the job."""
+    catalog: str | None = None
+    """Where a pod pushes the run; None for the repository of the image."""
 
 
 class Planned(msgspec.Struct, frozen=True):
@@ -57,68 +77,161 @@ class Planned(msgspec.Struct, frozen=True):
         return tuple(submission.start for submission in self.submissions)
 
 
+class _Request(msgspec.Struct, frozen=True):
+    """What a job requests from its engine."""
+
+    engine: Engine[Any]
+    resources: Resources
+    settings: Any
+    template: str
+    gpus: str
+    """The option `--gpus` on the node."""
+
+    def submission(self, start: Start, catalog: str = "") -> Submission:
+        default = msgspec.to_builtins(type(self.settings)())
+        settings = {key: value for key, value in msgspec.to_builtins(self.settings).items() if value != default[key]}
+        return Submission(
+            engine=self.engine.name, start=start, catalog=catalog, settings=settings, template=digest_of(self.template)
+        )
+
+
+NodeWords = Callable[[Mapping[str, Any]], Iterable[str]]
+"""Returns the options of `exec` on the node as words, with changed values of some of them."""
+
+
 def plan(
+    options: RunOptions, opened: Opened, words: NodeWords, job: JobOptions, *, count: int = 1, store: Store, tell: Tell
+) -> Planned:
+    """Check runs that are to be submitted: one, or `count` with consecutive seeds, as the tasks of an array job.
+
+    Raises as `execute.run`; `EngineError`; and `SpecError` if the image must be in a registry and is not.
+    """
+    request = _request(options, job)
+    options = msgspec.structs.replace(options, gpus=None)
+    engine: Engine[Any] = request.engine
+    if isinstance(engine, PodEngine):
+        return _plan_pod(options, opened, words, request, engine, job.catalog, store=store, tell=tell)
+    return _plan_node(options, opened, words, request, cast("NodeEngine[Any]", engine), count=count, store=store, tell=tell)
+
+
+def _request(options: RunOptions, job: JobOptions) -> _Request:
+    """Resolve what a job requests. Raises `UsageError`, `EngineError`."""
+    engine = engines.get(job.engine)
+    defaults, where = job_settings.defaults(engine.name, options.here)
+    path = job.template
+    if named := defaults.pop("template", None):
+        path = path or where.parent / str(named)
+    template = "" if path is None else _read_template(engine, path)
+    settings = engine.complete(job_settings.parse(engine, job.settings, defaults, str(where)), options.environ)
+    gpus = _check_gpus(options.gpus, requests_gpus=engine.requests_gpus(settings, template))
+    resources = Resources(
+        gpus=gpus if isinstance(gpus, int) else 0,
+        cpus=options.limits.cpus,
+        memory=options.limits.memory,
+        seconds=options.limits.seconds,
+        nodes=job.nodes,
+    )
+    several = job.nodes * settings.processes_per_node > 1
+    return _Request(engine, resources, settings, template, "all" if gpus and several else str(gpus or "none"))
+
+
+def _read_template(engine: Engine[Any], path: Path) -> str:
+    with os_errors_as(UsageError, "this file cannot be read", where=f"--job-template {path}", hint="name a readable file"):
+        data = path.read_bytes()
+    try:
+        template = data.decode()
+    except UnicodeDecodeError:
+        raise UsageError("this file is not UTF-8", where=f"--job-template {path}", hint="name a text file") from None
+    engine.check_template(template)
+    return template
+
+
+def _check_gpus(request: int | str | None, *, requests_gpus: bool) -> int | str:
+    """The number of GPUs that each node gets; or `all` if settings or template request them. Without a request, the run gets none.
+
+    Raises `UsageError` for GPUs by name, because the engine chooses them.
+    """
+    if request is None:
+        return "all" if requests_gpus else 0
+    if isinstance(request, int) or (request == "all" and requests_gpus):
+        return request
+    hint = "give a number, for example --gpus 1, or request them as the cluster names them in a file: --job-template FILE"
+    raise UsageError(f"--gpus {request} does not say how many GPUs the job gets", hint=hint)
+
+
+def _plan_node(
     options: RunOptions,
     opened: Opened,
-    words: Sequence[str],
-    resources: slurm.Resources,
+    words: NodeWords,
+    request: _Request,
+    engine: NodeEngine[Any],
     *,
-    count: int = 1,
+    count: int,
     store: Store,
     tell: Tell,
 ) -> Planned:
-    """Check runs that are to be submitted to Slurm: one, or `count` with consecutive seeds, as the tasks of an array job.
-
-    `words`: the options of `exec` on the node. Those that this function decides are added. Raises as `execute.run`.
-    """
+    """Plan runs of nodes that share files with this machine."""
+    settings, nodes = request.settings, request.resources.nodes
     if not options.traits.starts_in_jobs:
-        raise UsageError(f"--on slurm does not support --runner {options.runner}", hint="leave out --runner")
+        raise UsageError(f"--on {engine.name} does not support --runner {options.runner}", hint="leave out --runner")
+    if nodes * settings.processes_per_node > 1 and count > 1:
+        raise UsageError("runs with several seeds have one process each", hint="leave out --nodes and --job tasks-per-node")
+    if settings.requeues and count > 1:
+        raise UsageError("jobs with several seeds are not queued again", hint="leave out --job requeue")
+    if nodes > 1 and not options.network:
+        raise no_network(f"{nodes} machines")
+    runs = options.runs or opened.runs or runs_directory(opened.directory)
+    # `latest` may be another run when the job starts.
+    parents = [str(directory_of(word, runs, options.here)) for word in options.parents]
+    resume = options.resume and str(directory_of(options.resume, runs, options.here))
     inputs = execute.prepare(options, opened, compiles=False, is_here=False, store=store, tell=tell)
     start = inputs.start
     others = (msgspec.structs.replace(start, id=ids.new(), seed=(start.seed + number) % 2**32) for number in range(1, count))
     starts = (start, *others)
     spec = archive.directory_of(inputs.runs, start.spec_file or "")
-    decided = ["--spec", str(spec), "--runs", str(inputs.runs)]
-    decided += [word for name in start.env_names for word in ("--env", name)]
+    decided = ["--spec", str(spec), "--runs", str(inputs.runs), *_env_words(start)]
+    decided += ["--job", "requeue"] if settings.requeues else []
     tool = [str(path)] if (path := Path(sys.executable).with_name("repro-env")).is_file() else [sys.executable, "-m", "repro_env"]
     directory = submissions.directory_of(inputs.runs, start.id)
-    job = slurm.Job(
+    job = NodeJob(
         runs=tuple((start.id, start.seed) for start in starts),
         name=f"{records.script_of(start.command)}-{ids.short(start.id)}",
-        command=(*tool, "exec", *words, *decided),
+        command=(*tool, "exec", "--gpus", request.gpus, *words({"parent": parents, "resume": resume}), *decided),
         words=options.command,
         directory=str(options.here),
         jobs=str(directory.parent),
         store=str(store.root),
         needed=(tool[0], str(store.root), str(directory), str(spec)),
     )
-    return Planned(inputs, tuple(Submission(engine="slurm", start=start) for start in starts), slurm.render(job, resources))
+    script = engine.script(job, request.resources, settings, request.template)
+    return Planned(inputs, tuple(map(request.submission, starts)), script)
 
 
-def plan_pod(
+def _env_words(start: Start) -> list[str]:
+    return [word for name in start.env_names for word in ("--env", name)]
+
+
+def _plan_pod(
     options: RunOptions,
     opened: Opened,
-    words: Sequence[str],
-    resources: kubernetes.Resources,
-    claims: Sequence[Mount],
-    shared: str,
-    *,
+    words: NodeWords,
+    request: _Request,
+    engine: PodEngine[Any],
     catalog: str | None,
+    *,
     store: Store,
     tell: Tell,
 ) -> Planned:
-    """Check a run that is to be submitted to Kubernetes. `words` are as in `plan`, `claims` of `kubernetes.parse_claim`, and
-    `shared` of `parse_shared`.
-
-    `catalog`: where the run is pushed, by default the repository of the image. Raises as `execute.run`, and `SpecError` if the
-    image is not in a registry.
-    """
-    from repro_env.delivery.builder import remote  # slow to import, like the next ones
+    """Plan a run of pods. `catalog`: where the run is pushed, by default the repository of the image."""
+    from repro_env.delivery.builder import remote  # slow to import, like the next one
     from repro_env.delivery.targets import jobimage
-    from repro_env.launch import kubernetes
 
+    for option, value in (("resume", options.resume), ("parent", options.parents)):
+        if value:
+            what = f"--on {engine.name} does not support --{option}, because pods do not have the runs of this machine"
+            raise UsageError(what, hint=f"leave out --{option}")
     if options.runner != DEFAULT:
-        raise UsageError(f"--on kubernetes does not support --runner {options.runner}", hint="leave out --runner")
+        raise UsageError(f"--on {engine.name} does not support --runner {options.runner}", hint="leave out --runner")
     spec = opened.spec
     copy = next(iter(remote.read(opened.directory).copies), None)
     if copy is None:
@@ -128,15 +241,17 @@ def plan_pod(
     if reference_of(catalog) is None:
         hint = "name HOST/NAME of a registry, or leave it out to push to the repository of the image"
         raise UsageError("a pod can push its run only to a registry", where=f"--push {catalog}", hint=hint)
+    claims = [engine.claim("data", *pair) for pair in options.data]
+    claims += [engine.claim("checkpoints", *pair) for pair in options.checkpoints]
     _check_claims(opened, claims, is_optional=options.data_changed)
-    options = msgspec.structs.replace(options, runner="pod", network=True)
+    options = msgspec.structs.replace(options, runner="pod", network=True, data=(), checkpoints=())
     without_data = msgspec.structs.replace(spec, observed=msgspec.structs.replace(spec.observed, data=()))
     inputs = execute.prepare(
         options, msgspec.structs.replace(opened, spec=without_data), compiles=False, is_here=False, store=store, tell=tell
     )
     start = inputs.start
     _check_secrets(inputs, store)
-    submission = Submission(engine="kubernetes", start=start, catalog=catalog)
+    submission = request.submission(start, catalog)
     spec_directory = archive.directory_of(inputs.runs, start.spec_file or "")
     in_pod = f"{paths.JOB}/runs/{spec_directory.relative_to(inputs.runs)}"
     contents = {
@@ -145,28 +260,31 @@ def plan_pod(
     contents[f"runs/{records.JOBS}/{start.id}/submission.json"] = codec.pretty(submission)
     image = jobimage.make(spec, copy, contents, start.source.trees, store)
     workspace = planning.workspace_of(spec)
+    time = ("--time", f"{options.limits.seconds}s") if options.limits.seconds else ()
+    passed = ("exec", "--gpus", request.gpus, *time, *words(dict.fromkeys(_DECIDED_IN_POD)))
     decided = ["--spec", in_pod, "--runs", f"{paths.JOB}/runs", "--runner", "pod", "--network", "--push", catalog]
     for number, claim in enumerate(claims):
-        decided += [f"--{claim.kind}", f"{kubernetes.mount_path(claim, number, workspace)}:{claim.target}"]
-    decided += [word for name in start.env_names for word in ("--env", name)]
-    job = kubernetes.Job(
+        decided += [f"--{claim.kind}", f"{engine.mount_path(claim, number, workspace)}:{claim.target}"]
+    ending = ("--run-id", start.id, "--seed", str(start.seed), "--", *options.command)
+    script_name = re.sub(r"[^a-z0-9]+", "-", Path(records.script_of(start.command)).stem.lower()).strip("-")[:40].strip("-")
+    job = PodJob(
         run_id=start.id,
-        name=kubernetes.name_of(Path(records.script_of(start.command)).stem, ids.short(start.id)),
+        name="-".join(filter(None, (script_name, ids.short(start.id)))),
         image=f"{copy.repository}@{copy.image}",
         job_image=image.name,
         interpreter=spec.identity.interpreter.executable,
-        command=("exec", *words, *decided, "--run-id", start.id, "--seed", str(start.seed), "--", *options.command),
+        command=(*passed, *decided, *_env_words(start), *ending),
         workspace=workspace,
         claims=tuple(claims),
-        shared=shared,
+        protected=tuple(planning.protected_directories(spec.identity)),
         given=start.env_names,
         uid=os.geteuid() or _USER,
         gid=os.getegid() or _USER,
     )
-    return Planned(inputs, (submission,), kubernetes.render(job, resources), image)
+    return Planned(inputs, (submission,), engine.script(job, request.resources, request.settings, request.template), image)
 
 
-def _check_claims(opened: Opened, claims: Sequence[Mount], *, is_optional: bool) -> None:
+def _check_claims(opened: Opened, claims: Sequence[Claim], *, is_optional: bool) -> None:
     """Raise `UsageError` for an invalid mount, and `DataError` if captured data is not mounted."""
     spec = opened.spec
     planning.check_mounts(spec, claims)
@@ -175,7 +293,7 @@ def _check_claims(opened: Opened, claims: Sequence[Mount], *, is_optional: bool)
         if paths.is_below(tree.root, workspace):
             what = f"the environment {tree.root} is in the project, whose directory the pod mounts over it"
             hint = "create the environment outside the project, and capture it again"
-            raise UsageError(what, where="--on kubernetes", hint=hint)
+            raise UsageError(what, where=tree.root, hint=hint)
     targets = {claim.target for claim in claims}
     for data in spec.observed.data:
         if data.path not in targets and not is_optional:
@@ -193,10 +311,11 @@ def _check_secrets(inputs: Inputs, store: Store) -> None:
     search.raise_if_found(where="the code", options="")
 
 
-def submit(planned: Planned, *, store: Store, tell: Tell) -> Submitted:
+def submit(planned: Planned, *, prints: bool = False, store: Store, tell: Tell) -> Submitted:
     """Submit the job of planned runs; return the first of them, whose job is the complete one.
 
-    Raises `EngineError`, `RecordError`, `DiskError`, `NetworkError`; nothing is left behind then, except in the registry.
+    `prints`: prepare all that the job needs, for a user who submits it. Its ID may not be known then. Raises `EngineError`,
+    `RecordError`, `DiskError`, `NetworkError`; nothing is left behind then, except in the registry.
     """
     inputs, options = planned.inputs, planned.inputs.options
     store.run_directories.add(inputs.runs, inputs.start.source.trees)
@@ -208,11 +327,12 @@ def submit(planned: Planned, *, store: Store, tell: Tell) -> Submitted:
     try:
         written.extend(submissions.write(inputs.runs, submission) for submission in planned.submissions)
         first = Submitted(written[0], planned.submissions[0], "")
-        job = engine_of(first, options.environ, variables=variables_of(options)).submit(planned.script)
+        client = client_of(first, options.environ, variables=variables_of(options))
+        job = client.prepare(planned.script) if prints else client.submit(planned.script)
     except BaseException:
         for directory in written:
             submissions.remove(directory)
         raise
-    for number, directory in enumerate(written):
+    for number, directory in enumerate(written if job else ()):
         submissions.write_job(directory, f"{job}_{number}" if len(written) > 1 else job)
     return msgspec.structs.replace(first, job=job)

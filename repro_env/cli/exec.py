@@ -26,6 +26,7 @@ from repro_env.cli.ui.options import (
     runs_option,
     value,
 )
+from repro_env.launch.engines import NAMES
 from repro_env.runs.records.ids import short
 from repro_env.sandbox.gpus import parse as parse_gpus
 from repro_env.sandbox.limits import parse_memory, parse_time
@@ -33,7 +34,7 @@ from repro_env.sandbox.session import hold_signal
 from repro_env.schema.errors import ReproEnvError, UsageError
 from repro_env.schema.messages import plural, shorten
 from repro_env.schema.progress import Tell
-from repro_env.schema.run import UNSEEDED, End, EngineName, Ids, Limits, Mode, Ranks
+from repro_env.schema.run import UNSEEDED, End, Ids, Limits, Mode, Ranks
 from repro_env.schema.rundirectory import FILES, OUTSIDE
 from repro_env.schema.runners import DEFAULT, HELP, RunnerName
 
@@ -160,63 +161,30 @@ def command(
         ),
     ] = None,
     on: Annotated[
-        EngineName | None,
+        str | None,
+        value("ENGINE", f"Submit the run as a job, and do not run it on this machine. ENGINE is {' or '.join(NAMES)}."),
+    ] = None,
+    job: Annotated[
+        list[str] | None,
         value(
-            "ENGINE", "Submit the run as a job, and do not run it on this machine. slurm: with sbatch. kubernetes: with kubectl."
+            "KEY=VALUE",
+            "Set what the job requests from its engine, such as partition=gpu; requires --on. `--job help` lists the settings. "
+            "Repeatable.",
         ),
     ] = None,
-    partition: Annotated[str | None, value("NAME", "Request this partition; requires --on slurm.")] = None,
-    account: Annotated[str | None, value("NAME", "Charge the job to this account; requires --on slurm.")] = None,
+    job_template: Annotated[
+        Path | None,
+        value(
+            "FILE",
+            "Merge this file into the job: lines of the job script, or a part of a Kubernetes Job as YAML; requires --on.",
+            parser=parse_path,
+        ),
+    ] = None,
     nodes: Annotated[
         int | None,
-        value(
-            "N",
-            "Use N nodes, whose processes share the run; requires --on, and with Slurm --network. Default: 1.",
-            min=1,
-            max=65536,
-        ),
+        value("N", "Use N nodes, whose processes share the run; requires --on. Default: 1.", min=1, max=65536),
     ] = None,
-    tasks_per_node: Annotated[
-        int | None,
-        value(
-            "N",
-            "Start the command N times on each node, as processes that share the run; requires --on slurm. Default: 1.",
-            min=1,
-            max=4096,
-        ),
-    ] = None,
-    requeue: Annotated[
-        bool,
-        flag(
-            "--requeue",
-            "Queue the job again before its time limit ends it, and resume the run; requires --on slurm. The command gets SIGUSR1 two "
-            "minutes before the limit.",
-        ),
-    ] = False,
-    slurm_arg: Annotated[
-        list[str] | None,
-        value("OPTION", "Pass an option to sbatch, for example --slurm-arg=--qos=high; requires --on slurm. Repeatable."),
-    ] = None,
-    namespace: Annotated[
-        str | None,
-        value("NAME", "Submit the job to this namespace; requires --on kubernetes. Default: that of kubectl's current context."),
-    ] = None,
-    gpu_product: Annotated[
-        str | None,
-        value("NAME", "Run on a node with this model of GPU (its label nvidia.com/gpu.product); requires --on kubernetes."),
-    ] = None,
-    registry_secret: Annotated[
-        str | None,
-        value("NAME", "Pull the image and push the run with the login in this Secret; requires --on kubernetes."),
-    ] = None,
-    shared: Annotated[
-        str | None,
-        value(
-            "CLAIM[/PATH]",
-            "Share the run between the --nodes of a job on this PersistentVolumeClaim, which they all can write; requires --on kubernetes.",
-        ),
-    ] = None,
-    print_: Annotated[bool, flag("--print", "Print the job and submit nothing; requires --on.")] = False,
+    print_: Annotated[bool, flag("--print", "Prepare the job and print it, but do not submit it; requires --on.")] = False,
     wait: Annotated[
         bool,
         flag("--wait", "Wait for the job, print its output, and exit with the command's exit code; requires --on."),
@@ -283,15 +251,17 @@ def words(context: Any) -> tuple[str, ...]:
 def run(options: Mapping[str, Any], command: Sequence[str], params: Sequence[Any]) -> int:
     """Run `repro-env exec`. `params`: its options. Returns the exit code of the user's command. Raises `ReproEnvError`."""
     tell, catalog = messages.prefixed, options["push"]
-    if catalog is not None and options["on"] != "kubernetes":  # the pod does this, with its own login
+    if options["on"] is not None and "help" in (options["job"] or ()):
+        return submission.explain(options["on"])
+    if catalog is not None and not submission.pushes(options["on"]):
         from repro_env.api.runsshare import check_catalog  # slow to import
 
         check_command(command)
         check_catalog(catalog)
     if options["on"] is not None:
         return submission.run(options, command, arguments(options), params)
-    submission.check_alone(options)
-    if options["requeue"]:
+    requeues = submission.check_alone(options)
+    if requeues:
         hold_signal(signal.SIGUSR1)
     if submission.is_complete(options, tell):
         return 0
@@ -304,7 +274,7 @@ def run(options: Mapping[str, Any], command: Sequence[str], params: Sequence[Any
     messages.answer_in_json(result.end)
     if catalog is not None:
         _push(result, catalog, tell)
-    if options["requeue"]:
+    if requeues:
         submission.requeue(result, tell)
     return result.status
 

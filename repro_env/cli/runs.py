@@ -153,7 +153,7 @@ def logs(
     """Print the output of a run's command. Its stdout goes to stdout, its stderr to stderr."""
     found = jobs.locate(use_case.find_runs_directory(runs), run_id)
     if isinstance(found, Submitted):
-        jobs.engine_of(found, os.environ).logs(found.job)  # those of Slurm are there already
+        jobs.client_of(found, os.environ).logs(found.job)  # an engine may keep them elsewhere
     directory = found.directory if isinstance(found, Submitted) else found
     lines = use_case.read_logs(directory)
     if messages.Screen.json:
@@ -227,7 +227,7 @@ def _show_job(submitted: Submitted) -> None:
 
 
 def _shorten(state: str) -> str:
-    """The state of a job for a table. Kubernetes explains some of them in a few hundred characters."""
+    """The state of a job for a table. Engines explain some of them in a few hundred characters."""
     return state if len(state) <= _LONGEST else f"{state[: _LONGEST - 1]}…"
 
 

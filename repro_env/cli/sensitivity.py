@@ -72,7 +72,7 @@ def command(
 
 
 class Command(exec_command.SimilarCommand):
-    excluded = ("checkpoints", "push", "resume", "run_id", "requeue", "print_", "wait")
+    excluded = ("checkpoints", "push", "resume", "run_id", "print_", "wait")
 
     @staticmethod
     def run(options: Mapping[str, Any], command: Sequence[str]) -> int:
@@ -92,7 +92,7 @@ class Command(exec_command.SimilarCommand):
         finished: dict[int, FinishedRun] = {}
         if options["on"] is not None:
             if options["jobs"] > 1:
-                raise UsageError("-j is for runs on this machine, and cannot be used with --on slurm", hint="leave out -j")
+                raise UsageError("-j is for runs on this machine, and cannot be used with --on", hint="leave out -j")
             params = parameters(exec_command.command)
             finished, stopped = submission.run_seeds(
                 options, command, {**arguments, "seed": first}, params, count=options["seeds"]

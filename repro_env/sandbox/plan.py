@@ -10,7 +10,7 @@ from collections.abc import Container, Iterator, Sequence
 from repro_env.oci import paths as layout
 from repro_env.schema.environment import Interpreter, Variable, values_of
 from repro_env.schema.errors import UsageError
-from repro_env.schema.run import ImageTree, Launch, Member, Mode, Mount, Request, Start
+from repro_env.schema.run import Claim, ImageTree, Launch, Member, Mode, Mount, Request, Start
 from repro_env.schema.rundirectory import NOTES_FILE, TRACE
 from repro_env.schema.spec import Identity, Spec
 
@@ -208,7 +208,7 @@ def threads(spec: Spec, mode: Mode, requested: int | None) -> tuple[Variable, ..
     return tuple(Variable(name=name, value=str(counts[name])) for name in sorted(counts))
 
 
-def check_mounts(spec: Spec, mounts: Sequence[Mount]) -> None:
+def check_mounts(spec: Spec, mounts: Sequence[Mount | Claim]) -> None:
     """Raise `UsageError` for a mount that would hide files that the run needs, or whose target is invalid."""
     identity = spec.identity
     protected = protected_directories(identity)

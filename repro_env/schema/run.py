@@ -15,8 +15,6 @@ from repro_env.schema.runners import TRAITS, Isolation, RunnerName, Traits
 from repro_env.schema.spec import Seed
 from repro_env.schema.text import AbsPath, Digest, EnvName, FilePath, Line, RelPath, Word
 
-EngineName = Literal["slurm", "kubernetes"]
-"""Where a run is started, if not on this machine (`launch`)."""
 Mode = Literal["off", "warn", "strict"]
 """How libraries choose between fast and deterministic code. `off`: by default. `warn`: use deterministic code, and record
 operations that have none. `strict`: such operations are errors."""
@@ -61,6 +59,23 @@ class Mount(Frozen, frozen=True, kw_only=True):
     @property
     def read_only(self) -> bool:
         return self.kind != "checkpoints"
+
+
+class Claim(Frozen, frozen=True, kw_only=True):
+    """A directory of a volume that pods mount."""
+
+    kind: Literal["data", "checkpoints"]
+    """Only `checkpoints` is writable."""
+    name: str
+    """Of the claim."""
+    path: str
+    """In the volume; empty for all of it."""
+    target: str
+    """The path in the run."""
+
+    @property
+    def read_only(self) -> bool:
+        return self.kind == "data"
 
 
 class User(Frozen, frozen=True, kw_only=True):
@@ -303,12 +318,15 @@ class Parameter(Frozen, frozen=True, kw_only=True):
 class Job(Frozen, frozen=True, kw_only=True):
     """The job of a scheduler in which a run was started."""
 
-    engine: EngineName
+    engine: Line
+    """As in `launch.engines`."""
     id: Line
     node: Line
     """The name of the node where the command ran."""
     restarts: int = 0
     """How often the job was queued again before."""
+    template: Digest | None = None
+    """sha256 of the site's template of the job (`exec --job-template`)."""
 
 
 class Start(Frozen, frozen=True, kw_only=True):

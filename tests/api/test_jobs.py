@@ -13,7 +13,7 @@ import pytest
 from repro_env.api import jobs
 from repro_env.api.jobs import Waited
 from repro_env.cli.ui import runpage
-from repro_env.launch.engine import Engine, State
+from repro_env.launch.engine import Client, State
 from repro_env.runs.records import ids, records, submissions
 from repro_env.runs.records.records import Recording
 from repro_env.runs.records.submissions import Submission, Submitted
@@ -29,14 +29,17 @@ FAILED = State(phase="ended", text="failed", exit_code=16)
 UNKNOWN = State(phase="unknown", text="no answer")
 
 
-class Fake(Engine):
+class Fake(Client):
     def __init__(self, *states: State, on_state: Callable[[int], None] = lambda count: None) -> None:
         self._states = states
         self._on_state = on_state
         self.count = 0
         self.cancelled: list[str] = []
 
-    def submit(self, manifest: str) -> str:
+    def prepare(self, script: str) -> str:
+        raise NotImplementedError
+
+    def submit(self, script: str) -> str:
         raise NotImplementedError
 
     def state(self, job: str) -> State:
@@ -68,7 +71,7 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(jobs, name, 0.001)
 
 
-def wait(runs: Path, engine: Engine, tell: Silent | None = None) -> tuple[Waited, bytes]:
+def wait(runs: Path, engine: Client, tell: Silent | None = None) -> tuple[Waited, bytes]:
     run_id = submitted(runs, 1)
     item = Submitted(submissions.directory_of(runs, run_id), Submission(engine="slurm", start=start(run_id)), "12")
     printed = bytearray()

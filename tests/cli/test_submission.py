@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from repro_env.cli import app, submission
 from repro_env.schema.errors import UsageError
+from tests.fakes import specs
 
 
 def node_words(*words: str) -> list[str]:
@@ -21,16 +23,16 @@ def test_the_run_on_the_node_has_the_options_of_exec_without_those_of_the_submis
         *(
             "--on",
             "slurm",
-            "--partition",
-            "p",
-            "--account",
-            "a",
+            "--job",
+            "partition=p",
+            "--job-template",
+            "site.sh",
+            "--nodes",
+            "2",
             "--time",
             "1",
-            "--slurm-arg=--qos=q",
             "--print",
             "--wait",
-            "--requeue",
         ),
         *(
             "--data",
@@ -62,7 +64,6 @@ def test_the_run_on_the_node_has_the_options_of_exec_without_those_of_the_submis
             "--trace",
             "--note",
             "two words",
-            "--requeue",
         )
     ]
 
@@ -77,49 +78,22 @@ def test_every_option_of_exec_reaches_the_node_or_is_named_here() -> None:
     passed = set(submission.node_words(samples, parsed.command.params))
     missing = {param.opts[0] for param in parsed.command.params if param.name in samples and param.opts[0] not in passed}
     assert missing == {
-        *("--on", "--partition", "--account", "--nodes", "--tasks-per-node", "--time", "--slurm-arg", "--print", "--wait"),
-        *("--namespace", "--gpu-product", "--shared", "--registry-secret"),
+        *("--on", "--job", "--job-template", "--nodes", "--time", "--print", "--wait"),
         *("--spec", "--runs", "--run-id", "--seed", "--env", "--env-file", "--gpus", "-m", "-c"),
     }
 
 
-@pytest.mark.parametrize(
-    ("request_", "arguments", "gpus"),
-    [
-        (None, (), 0),
-        (None, ("--gres=gpu:2",), "all"),
-        (2, (), 2),
-        (0, ("--gpus-per-node=1",), 0),
-        ("all", ("--gres=gpu:a100:1",), "all"),
-    ],
-)
-def test_a_run_gets_the_gpus_that_its_job_requests(request_: Any, arguments: tuple[str, ...], gpus: Any) -> None:
-    assert submission.check_gpus(request_, arguments) == gpus
-
-
-@pytest.mark.parametrize("request_", ["all", "0,1", "GPU-1"])
-def test_gpus_of_a_job_are_not_requested_by_name(request_: str) -> None:
-    with pytest.raises(UsageError, match="does not say how many GPUs"):
-        submission.check_gpus(request_, ("--qos=high",))
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"), [("1-12", "1-12"), ("30", "30"), ("1:00:00", "1:00:00"), ("1h30m", "90"), ("61s", "2")]
-)
-def test_time_limits_are_written_as_sbatch_reads_them(text: str, expected: str) -> None:
-    assert submission.slurm_time(text) == expected
-
-
-@pytest.mark.parametrize("option", [["--wait"], ["--print"], ["--partition", "x"], ["--slurm-arg=--qos=x"], ["--requeue"]])
+@pytest.mark.parametrize("option", [["--wait"], ["--print"], ["--job", "requeue"], ["--job-template=x"], ["--nodes", "2"]])
 def test_options_of_a_job_require_a_scheduler(option: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    with pytest.raises(UsageError, match=f"{option[0].partition('=')[0]} requires --on slurm"):
+    with pytest.raises(UsageError, match=f"{option[0].partition('=')[0]} requires --on"):
         app.run(["exec", *option, "train.py"])
 
 
 def test_a_run_in_a_job_may_queue_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(os.environ, "SLURM_JOB_ID", "7")
-    submission.check_alone(app.parse("exec", ["--requeue", "train.py"]).params)
+    assert submission.check_alone(app.parse("exec", ["--job", "requeue", "train.py"]).params)
+    assert not submission.check_alone(app.parse("exec", ["train.py"]).params)
 
 
 def test_a_shell_is_not_submitted() -> None:
@@ -127,19 +101,22 @@ def test_a_shell_is_not_submitted() -> None:
         app.run(["shell", "--on", "slurm"])
 
 
-def test_options_of_kubernetes_are_not_for_slurm() -> None:
-    with pytest.raises(UsageError, match="--namespace requires --on kubernetes"):
-        app.run(["exec", "--on", "slurm", "--namespace", "x", "train.py"])
+def test_the_settings_of_an_engine_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.run(["exec", "--on", "kubernetes", "--job", "help"]) == 0
+    listed = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in listed] == ["namespace", "gpu-product", "registry-secret", "shared", "user"]
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["--on", "slurm", "--wait"], "does not support"),
-        (["--partition", "x"], "requires --on"),
-        (["--gpu-product", "x"], "requires --on kubernetes"),
+        (["--on", "kubernetes"], "--on kubernetes does not support several runs in one job"),
+        (["--on", "pbs"], "--on must be one of slurm, kubernetes"),
+        (["--job", "partition=x"], "requires --on"),
     ],
 )
-def test_options_of_a_single_job_are_not_for_seeds(words: list[str], message: str) -> None:
+def test_options_of_a_single_job_are_not_for_seeds(words: list[str], message: str, tmp_path: Path) -> None:
+    specs.make(tmp_path, {})
     with pytest.raises(UsageError, match=message):
-        app.run(["sensitivity", "--seeds", "2", *words, "x"])
+        app.run(["sensitivity", "--seeds", "2", *words, "--spec", str(tmp_path), "x"])

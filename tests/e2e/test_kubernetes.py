@@ -117,7 +117,7 @@ def site(unpushed: Site) -> Site:
 
 def test_a_run_in_a_pod_comes_home_with_its_outputs(site: Site) -> None:
     words = ("--data", "imagenet/v2:/data/imagenet", "--checkpoints", f"checkpoints:{site.project.directory}/ck")
-    limits = ("--cpus", "1.5", "--memory", "2G", "--time", "10m", "--registry-secret", "registry")
+    limits = ("--cpus", "1.5", "--memory", "2G", "--time", "10m", "--job", "registry-secret=registry")
     done = site.run(
         "exec", "--on", "kubernetes", "--wait", "--json", *limits, *words, "--env", "TOKEN", "train.py", "7", "ck", code=7
     )
@@ -148,7 +148,7 @@ def test_a_run_in_a_pod_comes_home_with_its_outputs(site: Site) -> None:
 
 
 def test_a_job_that_is_deleted_saves_its_state_and_is_recorded(site: Site) -> None:
-    done = site.run("exec", "--on", "kubernetes", "--json", "--registry-secret", "registry", "train.py", "pause")
+    done = site.run("exec", "--on", "kubernetes", "--json", "--job", "registry-secret=registry", "train.py", "pause")
     answer = json.loads(done.out)
     short = answer["run"][-8:]
     deadline = time.monotonic() + 90
@@ -168,7 +168,7 @@ def test_a_job_that_is_deleted_saves_its_state_and_is_recorded(site: Site) -> No
 
 
 def test_the_pods_of_several_nodes_share_a_run_that_comes_home(site: Site) -> None:
-    words = ("--on", "kubernetes", "--wait", "--json", "--registry-secret", "registry", "--nodes", "2", "--shared", "scratch/lab")
+    words = ("--on", "kubernetes", "--wait", "--json", "--job", "registry-secret=registry", "--nodes", "2", "--job", "shared=scratch/lab")
     answer = json.loads(site.run("exec", *words, "ranks.py", "0").out.splitlines()[-1])
     record = site.record(answer["run"]["start"]["id"])
     job = answer["job"].rpartition("/")[2]
@@ -185,7 +185,7 @@ def test_the_pods_of_several_nodes_share_a_run_that_comes_home(site: Site) -> No
 
 
 def test_a_node_that_fails_ends_the_others_and_its_exit_code_is_that_of_the_run(site: Site) -> None:
-    words = ("--on", "kubernetes", "--wait", "--json", "--registry-secret", "registry", "--nodes", "2", "--shared", "scratch/lab")
+    words = ("--on", "kubernetes", "--wait", "--json", "--job", "registry-secret=registry", "--nodes", "2", "--job", "shared=scratch/lab")
     done = site.run("exec", *words, "ranks.py", "1", code=3)
     assert "rank 1 of 2" in done.out
     record = site.record(json.loads(done.out.splitlines()[-1])["run"]["start"]["id"])
@@ -229,8 +229,8 @@ def test_what_a_pod_cannot_have_is_refused_before_it_is_submitted(site: Site) ->
         (("--resume", "latest"), "pods do not have the runs of this machine"),
         (("--data", f"imagenet:{site.project.directory}"), "would hide"),
         (("--push", "."), "only to a registry"),
-        (("--nodes", "2"), "share the run on a PersistentVolumeClaim: --shared CLAIM"),
-        (("--nodes", "2", "--shared", "./x"), 'got "./x"'),
-        (("--shared", "scratch"), "--shared requires --nodes"),
+        (("--nodes", "2"), "share the run on a PersistentVolumeClaim: --job shared=CLAIM"),
+        (("--nodes", "2", "--job", "shared=./x"), 'got "./x"'),
+        (("--job", "shared=scratch"), "--job shared requires --nodes"),
     ):
         assert text in one_sentence(site.run("exec", "--on", "kubernetes", *words, "train.py", "0", code=2))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -63,8 +65,8 @@ def cluster(ground: Path) -> Iterator[Cluster]:
 @pytest.fixture(scope="module")
 def limited(cluster: Cluster) -> str:
     """A job that its time limit will end while the other tests run: Slurm looks every 30 seconds."""
-    warning = "--slurm-arg=--signal=B:USR1@55"
-    return cluster.submit("--requeue", "--time", "1", warning, "--tag", "limited", "train.py", "40", "0", "0", "save")
+    warning = "--job=sbatch=--signal=B:USR1@55"
+    return cluster.submit("--job=requeue", "--time", "1", warning, "--tag", "limited", "train.py", "40", "0", "0", "save")
 
 
 def test_a_job_runs_with_the_container_program_of_the_cluster(cluster: Cluster, limited: str) -> None:
@@ -87,7 +89,7 @@ def test_a_job_runs_in_the_image_on_the_node_and_its_output_comes_home(cluster: 
     assert "HYDRA_" not in done.err  # set by Slurm 24.11
     answer = json.loads(done.out.splitlines()[-1])
     record = cluster.record(answer["run"]["start"]["id"])
-    assert record["start"]["job"] == {"engine": "slurm", "id": answer["job"], "node": NODE, "restarts": 0}
+    assert record["start"]["job"] == {"engine": "slurm", "id": answer["job"], "node": NODE, "restarts": 0, "template": None}
     assert record["start"]["host"][0] == "os Node of a test cluster"
     assert record["end"]["outcome"]["isolation"] == "embedded"
     assert (record["end"]["outcome"]["exit_code"], record["end"]["outcome"]["interrupted"]) == (7, 0)
@@ -104,7 +106,7 @@ def test_a_job_runs_in_the_image_on_the_node_and_its_output_comes_home(cluster: 
 
 def test_a_waiting_job_keeps_its_code_and_its_state_is_shown(cluster: Cluster) -> None:
     job = cluster.submit(
-        "--slurm-arg=--hold", "--env", "TOKEN=quite-a-secret-1", "--seed", "random", "--", "train.py", "1", "0", "0"
+        "--job=sbatch=--hold", "--env", "TOKEN=quite-a-secret-1", "--seed", "random", "--", "train.py", "1", "0", "0"
     )
     (directory,) = cluster.directories(job)
     run_id = directory.name
@@ -158,7 +160,7 @@ def test_the_tasks_of_a_step_share_one_run(cluster: Cluster) -> None:
     environ = parts.environ(cluster.project.store, cluster.slurm.environ)
     subprocess.run(job, cwd=cluster.project.directory, env=environ, check=True, timeout=200)
     step = cluster.record()
-    words = ("--tasks-per-node", "2", "--slurm-arg=--overcommit", "--time", "5", "--wait", "--json")
+    words = ("--job", "tasks-per-node=2", "--job=sbatch=--overcommit", "--time", "5", "--wait", "--json")
     done = cluster.run("exec", "--on", "slurm", *words, "ranks.py", "3", code=3)
     task = cluster.record(json.loads(done.out.splitlines()[-1])["run"]["start"]["id"])
     for record, codes in ((step, [0, 0]), (task, [0, 3])):
@@ -171,13 +173,34 @@ def test_the_tasks_of_a_step_share_one_run(cluster: Cluster) -> None:
     assert "are on 2 machines, and cannot reach each other without a network" in refused.err
 
 
-def test_the_script_is_printed_and_nothing_is_submitted(cluster: Cluster) -> None:
-    before = sorted((cluster.project.directory / "runs").glob(".jobs/*"))
-    done = cluster.run("exec", "--on", "slurm", "--print", "--gpus", "2", "--slurm-arg=--qos=high", "--trace", "train.py", "a b")
-    assert "#SBATCH --gpus=2\n#SBATCH --qos=high\n" in done.out
-    assert "exec --gpus 2 --trace --spec " in done.out
-    assert done.out.endswith(" -- train.py 'a b'\n")
-    assert sorted((cluster.project.directory / "runs").glob(".jobs/*")) == before
+def test_a_printed_script_is_not_submitted_and_can_be_submitted_as_it_is(cluster: Cluster, tmp_path: Path) -> None:
+    site, script = tmp_path / "site.sh", tmp_path / "job.sh"
+    site.write_text("#SBATCH --nice=7\nexport SITE=x\necho the site is ready\n")
+    words = ("--job=sbatch=--time-min=1", "--job-template", str(site), "--time", "3", "--trace", "train.py", "1", "0", "0")
+    done = cluster.run("exec", "--on", "slurm", "--print", *words)
+    assert "#SBATCH --time-min=1\n#SBATCH --nice=7\nexport SITE=x\n" in done.out
+    assert "exec --gpus none --trace --spec " in done.out
+    assert done.out.endswith(" -- train.py 1 0 0\n")
+    script.write_text(done.out)
+    queued = cluster.slurm.ask("squeue", "--noheader", "--format=%o")
+    job = cluster.slurm.ask("sbatch", "--parsable", str(script)).strip()
+    run_id = re.search(r"--run-id (\S+)", done.out)
+    assert run_id is not None
+    assert run_id[1] not in queued
+    cluster.wait_for(lambda: "JobState=COMPLETED" in cluster.ask(job))
+    record = cluster.record(run_id[1][-8:])
+    template = f"sha256:{hashlib.sha256(site.read_bytes()).hexdigest()}"
+    assert record["start"]["job"] == {"engine": "slurm", "id": job, "node": NODE, "restarts": 0, "template": template}
+    submission = json.loads((cluster.project.directory / "runs/.jobs" / run_id[1] / "submission.json").read_text())
+    assert (submission["template"], submission["settings"]) == (template, {"sbatch": ["--time-min=1"]})
+    assert cluster.run("runs", "logs", run_id[1][-8:]).out.startswith("starting at 0")
+    assert "the site is ready\n" in (cluster.project.directory / "runs/.jobs" / run_id[1] / "stdout.log").read_text()
+
+
+def test_gpus_are_those_of_each_node(cluster: Cluster) -> None:
+    done = cluster.run("exec", "--on", "slurm", "--print", "--gpus", "2", "--nodes", "2", "--network", "train.py")
+    assert "#SBATCH --gpus-per-node=2\n" in done.out
+    assert "exec --gpus all " in done.out, "each process has those that Slurm gives to its node"
 
 
 def test_a_stopped_wait_cancels_the_job_and_leaves_nothing(cluster: Cluster) -> None:
@@ -220,7 +243,7 @@ def test_a_node_without_the_store_or_the_runs_ends_the_job_before_the_command(cl
 
 def test_a_refused_job_leaves_nothing(cluster: Cluster) -> None:
     before = sorted((cluster.project.directory / "runs/.jobs").iterdir())
-    done = cluster.run("exec", "--on", "slurm", "--partition", "nowhere", "train.py", code=20)
+    done = cluster.run("exec", "--on", "slurm", "--job", "partition=nowhere", "train.py", code=20)
     assert "Slurm refused the job: Batch job submission failed: Invalid partition" in done.err
     assert sorted((cluster.project.directory / "runs/.jobs").iterdir()) == before
 

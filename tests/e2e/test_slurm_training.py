@@ -58,7 +58,7 @@ def test_two_ranks_train_to_the_same_bytes_here_in_docker_and_on_slurm(cluster: 
     project.run("exec", "--source", ".", "--tag", "docker", "--runner", "docker", *command)
     job = ("--on", "slurm", "--wait")
     project.run("exec", "--source", ".", "--tag", "job", *job, *command, env=cluster.environ)
-    tasks = ("--tasks-per-node", "2", "--slurm-arg=--overcommit", "ranks.py")
+    tasks = ("--job", "tasks-per-node=2", "--job=sbatch=--overcommit", "ranks.py")
     project.run("exec", "--source", ".", "--tag", "tasks", *job, *tasks, env=cluster.environ)
     (here,), *others = (record(project, tag) for tag in ("here", "docker", "job", "tasks"))
     assert sorted(weights(here)) == ["rank0.pt", "rank1.pt"]
@@ -78,7 +78,7 @@ def test_a_training_that_its_time_limit_ends_resumes_to_the_uninterrupted_weight
     train.write_text(
         text.replace("            training.step()\n", "            training.step()\n            __import__('time').sleep(2)\n")
     )
-    words = ("--on", "slurm", "--requeue", "--time", "1", "--slurm-arg=--signal=B:USR1@45", "--tag", "limited")
+    words = ("--on", "slurm", "--job=requeue", "--time", "1", "--job=sbatch=--signal=B:USR1@45", "--tag", "limited")
     answer = json.loads(project.run("exec", "--source", ".", *words, "--json", "train.py", env=cluster.environ).out)
     train.write_text(text)
     deadline = time.monotonic() + 360

@@ -82,7 +82,7 @@ def start_again(cluster: Cluster, job: str) -> None:
 
 
 def test_an_early_warning_is_handled_and_attempts_without_progress_end(cluster: Cluster, data: Path) -> None:
-    job = cluster.submit(*words(data, "--requeue", "--time", "60"))
+    job = cluster.submit(*words(data, "--job=requeue", "--time", "60"))
 
     environ = {**os.environ, **cluster.slurm.environ}
 
@@ -114,9 +114,9 @@ def test_an_early_warning_is_handled_and_attempts_without_progress_end(cluster: 
 
 
 def test_a_time_that_is_not_longer_than_the_warning_is_refused(cluster: Cluster) -> None:
-    refused = cluster.run("exec", "--on", "slurm", "--print", "--requeue", "--time", "2", "steps.py", code=2)
+    refused = cluster.run("exec", "--on", "slurm", "--print", "--job=requeue", "--time", "2", "steps.py", code=2)
     assert "--time must be longer than the warning, which comes 120 seconds before the time limit" in refused.err
-    assert "trap '' USR1" in cluster.run("exec", "--on", "slurm", "--print", "--requeue", "--time", "3", "steps.py").out
+    assert "trap '' USR1" in cluster.run("exec", "--on", "slurm", "--print", "--job=requeue", "--time", "3", "steps.py").out
 
 
 def test_an_array_that_is_larger_than_the_cluster_allows_is_refused(cluster: Cluster) -> None:
@@ -128,7 +128,7 @@ def test_an_array_that_is_larger_than_the_cluster_allows_is_refused(cluster: Clu
 def test_a_job_whose_node_fails_to_start_it_ends_the_wait_with_a_hint(cluster: Cluster, data: Path) -> None:
     fails = cluster.slurm.configuration.parent / "fail-node3"
     fails.touch()
-    done = cluster.run("exec", "--on", "slurm", "--wait", *words(data, "--slurm-arg=--nodelist=node3"), code=RunError.exit_code)
+    done = cluster.run("exec", "--on", "slurm", "--wait", *words(data, "--job=sbatch=--nodelist=node3"), code=RunError.exit_code)
     fails.unlink()
     assert "pending (launch_failed_requeued_held)" in done.err
     assert "scontrol release" in done.err
@@ -137,7 +137,7 @@ def test_a_job_whose_node_fails_to_start_it_ends_the_wait_with_a_hint(cluster: C
 
 
 def test_the_run_of_a_lost_node_ends_before_the_next_attempt_resumes_it(cluster: Cluster, data: Path) -> None:
-    lost = waiting(cluster, *words(data, "--slurm-arg=--exclude=node3"), "save")
+    lost = waiting(cluster, *words(data, "--job=sbatch=--exclude=node3"), "save")
     assert lost.stdout is not None
     assert lost.stdout.readline() == "starting at 0\n"
     run = cluster.record()
@@ -168,9 +168,9 @@ def _node_of(pid: int) -> str:
 
 
 def test_a_wait_goes_on_while_the_controller_is_silent_and_when_it_has_forgotten_the_job(cluster: Cluster, data: Path) -> None:
-    silent = waiting(cluster, *words(data, "--slurm-arg=--nodelist=node2"))
-    forgotten = waiting(cluster, *words(data, "--slurm-arg=--nodelist=node3"))
-    held = cluster.submit("--slurm-arg=--hold", *words(data))
+    silent = waiting(cluster, *words(data, "--job=sbatch=--nodelist=node2"))
+    forgotten = waiting(cluster, *words(data, "--job=sbatch=--nodelist=node3"))
+    held = cluster.submit("--job=sbatch=--hold", *words(data))
     assert "pending (JobHeldUser)" in cluster.run("runs", "list").out
     for process in (silent, forgotten):
         assert process.stdout is not None
@@ -196,7 +196,7 @@ def test_a_wait_goes_on_while_the_controller_is_silent_and_when_it_has_forgotten
 
 def test_the_list_of_runs_asks_slurm_once(cluster: Cluster, data: Path, tmp_path: Path) -> None:
     for _ in range(3):
-        cluster.submit("--slurm-arg=--hold", *words(data))
+        cluster.submit("--job=sbatch=--hold", *words(data))
     counted = tmp_path / "counted"
     for name in ("squeue", "scontrol", "sacct"):
         script = f'#!/bin/sh\necho {name} >>{counted}\nexec {shutil.which(name)} "$@"\n'

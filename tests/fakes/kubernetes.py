@@ -22,7 +22,7 @@ from typing import Any
 
 import kubernetes_validate
 
-from repro_env.launch.kubernetes import INDEX
+from repro_env.launch.kubernetes.manifest import INDEX
 
 VERSIONS = ("1.29", "1.33", "1.37")
 NODE = "gpu-node-7"

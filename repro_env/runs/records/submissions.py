@@ -4,7 +4,7 @@ runs/.jobs/<run id>/
     submission.json   what the run would start from, written before the job is submitted
     job.json          the ID of the job, written after that
     state.json        the last state that the scheduler reported before the run started; the only file that is replaced
-    job.sh, job.yaml  the job script (Slurm), the manifest (Kubernetes)
+    job.sh, manifest.json    the job script (Slurm), the manifest (Kubernetes)
     stdout.log, stderr.log   what the job printed, also if the run did not start
 """
 
@@ -25,8 +25,8 @@ from repro_env.runs.records.records import Run
 from repro_env.schema import codec
 from repro_env.schema.codec import Frozen
 from repro_env.schema.errors import RecordError, ReproEnvError, os_errors_as
-from repro_env.schema.run import EngineName, Start
-from repro_env.schema.text import Line
+from repro_env.schema.run import Start
+from repro_env.schema.text import Digest, Line
 
 _SUBMISSION, _JOB, _STATE = "submission.json", "job.json", "state.json"
 
@@ -35,11 +35,16 @@ class Submission(Frozen, frozen=True, kw_only=True):
     """A run that was submitted."""
 
     schema: Literal["repro-env/submission/1"] = "repro-env/submission/1"
-    engine: EngineName
+    engine: Line
+    """As in `launch.engines`."""
     start: Start
     """What the run starts from. The facts of the machine are those of the one that submitted it."""
     catalog: Line = ""
     """Where the job pushes the run, if its node does not share this directory."""
+    settings: dict[Line, Line | bool | int | tuple[Line, ...]] = msgspec.field(default_factory=dict)
+    """Those of the engine that are not the default, by their keys (`exec --job`)."""
+    template: Digest | None = None
+    """sha256 of the site's template of the job (`exec --job-template`)."""
 
 
 class _JobFile(Frozen, frozen=True, kw_only=True):

@@ -7,19 +7,14 @@ import os
 import re
 from collections.abc import Mapping
 
+from repro_env.launch import engines
+from repro_env.launch.engine import Processes
 from repro_env.runs.start.request import RunOptions
 from repro_env.schema import redact
 from repro_env.schema.environment import Variable
 from repro_env.schema.errors import UsageError
 from repro_env.schema.run import Member, Start
 
-_SLURM = (
-    "SLURM_CPUS_PER_TASK", "SLURM_JOB_ID", "SLURM_JOB_NAME", "SLURM_JOB_NODELIST", "SLURM_JOB_NUM_NODES", "SLURM_LAUNCH_NODE_IPADDR",
-    "SLURM_LOCALID", "SLURM_NNODES", "SLURM_NODEID", "SLURM_NODELIST", "SLURM_NPROCS", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE",
-    "SLURM_PROCID", "SLURM_STEP_ID", "SLURM_STEP_NODELIST", "SLURM_STEP_NUM_NODES", "SLURM_STEP_NUM_TASKS",
-    "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE",
-)  # fmt: skip
-"""The variables with which libraries find the other tasks of a step. They have no secrets."""
 _SAME = (
     "spec", "image", "command", "cwd", "data", "env_names", "python_path", "network", "ranks", "determinism", "ids", "threads", "trace",
     "limits", "processes",
@@ -37,16 +32,12 @@ def find(options: RunOptions) -> tuple[Member, str] | None:
     environ = options.environ
     if options.recorded is not None:  # verify starts a recorded run again, as one process
         return None
-    if environ.get("SLURM_STEP_NUM_TASKS", "1") != "1":
-        step = f"{environ.get('SLURM_JOB_ID')}.{environ.get('SLURM_STEP_ID')}"
-        names = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")
-        key = options.run_id or f"slurm-{environ.get('SLURM_CLUSTER_NAME', '')}-{step}-{environ.get('SLURM_RESTART_COUNT', '0')}"
-        machines = environ.get("SLURM_STEP_NUM_NODES", "1")
-    elif options.run_id is not None and environ.get("WORLD_SIZE", "1") != "1":
-        names, key = ("RANK", "WORLD_SIZE", "LOCAL_RANK"), options.run_id
-        machines = environ["WORLD_SIZE"] if options.traits.is_in_container else "1"
-    else:
-        return None
+    processes = engines.processes_of(environ)
+    if processes is None:
+        if options.run_id is None or environ.get("WORLD_SIZE", "1") == "1":
+            return None
+        processes = Processes(names=("RANK", "WORLD_SIZE", "LOCAL_RANK"), key=options.run_id, machines="1")
+    names, key, machines = processes.names, options.run_id or processes.key, processes.machines
     rank, size, local_rank = (_number(name, environ) for name in names)
     if rank >= size:
         hint = "start the processes with srun, or give each one its number from 0"
@@ -57,7 +48,7 @@ def find(options: RunOptions) -> tuple[Member, str] | None:
     if machines != "1" and not options.network:
         raise no_network(f"{machines} machines")
     name = re.sub(r"[^A-Za-z0-9.-]", "-", os.uname().nodename).lstrip(".") or "localhost"
-    values = _variables(key, environ, network=options.network)
+    values = _variables(key, environ, processes, network=options.network)
     if machines == str(size):  # for torchrun, which starts the ranks of each machine
         values |= {"PET_NNODES": machines, "PET_NODE_RANK": str(rank)}
         values |= {f"PET_{name}": values[name] for name in ("MASTER_ADDR", "MASTER_PORT")}
@@ -96,12 +87,12 @@ def _number(name: str, environ: Mapping[str, str]) -> int:
     return int(text)
 
 
-def _variables(key: str, environ: Mapping[str, str], *, network: bool) -> dict[str, str]:
+def _variables(key: str, environ: Mapping[str, str], processes: Processes, *, network: bool) -> dict[str, str]:
     """What the command gets from the launcher, and where its processes meet (PyTorch, "Environment variable initialization").
 
     Without a network, they meet on their own interface `lo`, which the names of machines do not lead to.
     """
     port = _PORTS[int.from_bytes(hashlib.sha256(key.encode()).digest()[:4], "big") % len(_PORTS)]
-    values = {"MASTER_ADDR": environ.get("SLURM_LAUNCH_NODE_IPADDR", "localhost"), "MASTER_PORT": str(port)}
-    values |= {name: environ[name] for name in (*_SLURM, "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name in environ}
+    values = {**processes.variables, "MASTER_ADDR": processes.address, "MASTER_PORT": str(port)}
+    values |= {name: environ[name] for name in ("LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name in environ}
     return values if network else {**values, "MASTER_ADDR": "localhost"}

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from repro_env.environment.machine import variables
+from repro_env.launch import engines
 from repro_env.oci.paths import is_below
 from repro_env.runs.records.ids import short
 from repro_env.runs.start import sourcedirectory
@@ -126,7 +127,7 @@ def _unused(inputs: Inputs) -> Iterator[str]:
     options = inputs.options
     if options.recorded is None:
         used = values_of(inputs.launch.env)
-        environ = {name: value for name, value in options.environ.items() if not name.startswith("SLURM_")}
+        environ = {name: value for name, value in options.environ.items() if not name.startswith(engines.prefixes())}
         unused = variables.unused(environ, used, inputs.spec.observed.variables.added)
         if names := [name for name in unused if name not in inputs.start.env_names]:
             yield f"ignored, because the run takes these variables from the spec: {shorten(names, _NAMED)} (to use yours: --env NAME)"

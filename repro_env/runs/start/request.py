@@ -14,14 +14,12 @@ import msgspec
 from repro_env.environment.machine import variables
 from repro_env.oci import paths as layout
 from repro_env.sandbox import plan, streams
-from repro_env.schema import redact
 from repro_env.schema.environment import Variable, values_of
 from repro_env.schema.errors import DataError, UsageError, os_errors_as
 from repro_env.schema.progress import Tell
 from repro_env.schema.run import (
     End,
     Ids,
-    Job,
     Launch,
     Limits,
     Member,
@@ -211,21 +209,6 @@ def seed_of(seed: int | Literal["random"] | None, spec: Spec) -> int:
     if seed == "random":
         return secrets.randbits(32)
     return spec.defaults.seed if seed is None else seed
-
-
-def job_of(environ: Mapping[str, str]) -> Job | None:
-    """Return the job of a scheduler in which this process is; None if it is in none."""
-    if name := environ.get("REPRO_ENV_JOB"):
-        return Job(engine="kubernetes", id=redact.line(name), node=redact.line(environ.get("REPRO_ENV_NODE", "")))
-    if not (job := environ.get("SLURM_JOB_ID", "")).isdecimal():
-        return None
-    restarts = environ.get("SLURM_RESTART_COUNT", "")
-    return Job(
-        engine="slurm",
-        id=job,
-        node=redact.line(environ.get("SLURMD_NODENAME", "")),
-        restarts=int(restarts) if restarts.isdecimal() else 0,
-    )
 
 
 def term_of(environ: Mapping[str, str]) -> str:

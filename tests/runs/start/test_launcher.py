@@ -62,7 +62,7 @@ def test_the_command_gets_what_libraries_read_of_the_launcher_and_no_secret() ->
 @pytest.mark.parametrize(
     ("environ", "changes"),
     [
-        ({**PLAIN, "MASTER_ADDR": "train-0.run"}, {"runner": "pod", "run_id": RUN}),
+        ({**PLAIN, "MASTER_ADDR": "train-0.run", "REPRO_ENV_SHARED": "/runs"}, {"runner": "pod", "run_id": RUN}),
         ({**STEP, "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "2", "SLURM_PROCID": "1", "SLURM_LOCALID": "0"}, {}),
     ],
     ids=["pods", "tasks"],

@@ -7,10 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from repro_env.launch.engines import job_of
 from repro_env.runs.records import ids, records
 from repro_env.runs.records.records import Run
 from repro_env.runs.start import resumption
-from repro_env.runs.start.request import RunOptions, job_of
+from repro_env.runs.start.request import RunOptions
 from repro_env.schema.errors import RecordError, SpecError, UsageError
 from repro_env.schema.run import Job, Output
 from tests.fakes import specs
