@@ -168,7 +168,18 @@ def test_a_job_that_is_deleted_saves_its_state_and_is_recorded(site: Site) -> No
 
 
 def test_the_pods_of_several_nodes_share_a_run_that_comes_home(site: Site) -> None:
-    words = ("--on", "kubernetes", "--wait", "--json", "--job", "registry-secret=registry", "--nodes", "2", "--job", "shared=scratch/lab")
+    words = (
+        "--on",
+        "kubernetes",
+        "--wait",
+        "--json",
+        "--job",
+        "registry-secret=registry",
+        "--nodes",
+        "2",
+        "--job",
+        "shared=scratch/lab",
+    )
     answer = json.loads(site.run("exec", *words, "ranks.py", "0").out.splitlines()[-1])
     record = site.record(answer["run"]["start"]["id"])
     job = answer["job"].rpartition("/")[2]
@@ -185,7 +196,18 @@ def test_the_pods_of_several_nodes_share_a_run_that_comes_home(site: Site) -> No
 
 
 def test_a_node_that_fails_ends_the_others_and_its_exit_code_is_that_of_the_run(site: Site) -> None:
-    words = ("--on", "kubernetes", "--wait", "--json", "--job", "registry-secret=registry", "--nodes", "2", "--job", "shared=scratch/lab")
+    words = (
+        "--on",
+        "kubernetes",
+        "--wait",
+        "--json",
+        "--job",
+        "registry-secret=registry",
+        "--nodes",
+        "2",
+        "--job",
+        "shared=scratch/lab",
+    )
     done = site.run("exec", *words, "ranks.py", "1", code=3)
     assert "rank 1 of 2" in done.out
     record = site.record(json.loads(done.out.splitlines()[-1])["run"]["start"]["id"])
