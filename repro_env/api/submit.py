@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -21,7 +21,7 @@ from repro_env.environment.secrets.bundles import SecretSearch
 from repro_env.io.files import FileContents, walk
 from repro_env.launch import engines
 from repro_env.launch import settings as job_settings
-from repro_env.launch.engine import Engine, NodeEngine, NodeJob, PodEngine, PodJob, Resources, digest_of
+from repro_env.launch.engine import Engine, NodeJob, PodEngine, PodJob, Resources, digest_of
 from repro_env.oci import paths
 from repro_env.runs.lineage.parents import directory_of
 from repro_env.runs.records import ids, records, submissions
@@ -60,6 +60,8 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     """A file of the site, which the engine merges into the job."""
     catalog: str | None = None
     """Where a pod pushes the run; None for the repository of the image."""
+    count: int = 1
+    """How many runs with consecutive seeds, as the tasks of an array job."""
 
 
 class Planned(msgspec.Struct, frozen=True):
@@ -80,9 +82,11 @@ class Planned(msgspec.Struct, frozen=True):
 class _Request(msgspec.Struct, frozen=True):
     """What a job requests from its engine."""
 
-    engine: Engine[Any]
-    resources: Resources
+    engine: Any
+    """A `NodeEngine` or a `PodEngine`, and its settings."""
     settings: Any
+    job: JobOptions
+    resources: Resources
     template: str
     gpus: str
     """The option `--gpus` on the node."""
@@ -99,19 +103,14 @@ NodeWords = Callable[[Mapping[str, Any]], Iterable[str]]
 """Returns the options of `exec` on the node as words, with changed values of some of them."""
 
 
-def plan(
-    options: RunOptions, opened: Opened, words: NodeWords, job: JobOptions, *, count: int = 1, store: Store, tell: Tell
-) -> Planned:
-    """Check runs that are to be submitted: one, or `count` with consecutive seeds, as the tasks of an array job.
+def plan(options: RunOptions, opened: Opened, words: NodeWords, job: JobOptions, *, store: Store, tell: Tell) -> Planned:
+    """Check runs that are to be submitted.
 
     Raises as `execute.run`; `EngineError`; and `SpecError` if the image must be in a registry and is not.
     """
     request = _request(options, job)
-    options = msgspec.structs.replace(options, gpus=None)
-    engine: Engine[Any] = request.engine
-    if isinstance(engine, PodEngine):
-        return _plan_pod(options, opened, words, request, engine, job.catalog, store=store, tell=tell)
-    return _plan_node(options, opened, words, request, cast("NodeEngine[Any]", engine), count=count, store=store, tell=tell)
+    plan_job = _plan_pod if isinstance(request.engine, PodEngine) else _plan_node
+    return plan_job(msgspec.structs.replace(options, gpus=None), opened, words, request, store=store, tell=tell)
 
 
 def _request(options: RunOptions, job: JobOptions) -> _Request:
@@ -132,7 +131,7 @@ def _request(options: RunOptions, job: JobOptions) -> _Request:
         nodes=job.nodes,
     )
     several = job.nodes * settings.processes_per_node > 1
-    return _Request(engine, resources, settings, template, "all" if gpus and several else str(gpus or "none"))
+    return _Request(engine, settings, job, resources, template, "all" if gpus and several else str(gpus or "none"))
 
 
 def _read_template(engine: Engine[Any], path: Path) -> str:
@@ -159,19 +158,9 @@ def _check_gpus(request: int | str | None, *, requests_gpus: bool) -> int | str:
     raise UsageError(f"--gpus {request} does not say how many GPUs the job gets", hint=hint)
 
 
-def _plan_node(
-    options: RunOptions,
-    opened: Opened,
-    words: NodeWords,
-    request: _Request,
-    engine: NodeEngine[Any],
-    *,
-    count: int,
-    store: Store,
-    tell: Tell,
-) -> Planned:
+def _plan_node(options: RunOptions, opened: Opened, words: NodeWords, request: _Request, *, store: Store, tell: Tell) -> Planned:
     """Plan runs of nodes that share files with this machine."""
-    settings, nodes = request.settings, request.resources.nodes
+    engine, settings, nodes, count = request.engine, request.settings, request.job.nodes, request.job.count
     if not options.traits.starts_in_jobs:
         raise UsageError(f"--on {engine.name} does not support --runner {options.runner}", hint="leave out --runner")
     if nodes * settings.processes_per_node > 1 and count > 1:
@@ -211,21 +200,12 @@ def _env_words(start: Start) -> list[str]:
     return [word for name in start.env_names for word in ("--env", name)]
 
 
-def _plan_pod(
-    options: RunOptions,
-    opened: Opened,
-    words: NodeWords,
-    request: _Request,
-    engine: PodEngine[Any],
-    catalog: str | None,
-    *,
-    store: Store,
-    tell: Tell,
-) -> Planned:
-    """Plan a run of pods. `catalog`: where the run is pushed, by default the repository of the image."""
+def _plan_pod(options: RunOptions, opened: Opened, words: NodeWords, request: _Request, *, store: Store, tell: Tell) -> Planned:
+    """Plan a run of pods."""
     from repro_env.delivery.builder import remote  # slow to import, like the next one
     from repro_env.delivery.targets import jobimage
 
+    engine = request.engine
     for option, value in (("resume", options.resume), ("parent", options.parents)):
         if value:
             what = f"--on {engine.name} does not support --{option}, because pods do not have the runs of this machine"
@@ -237,7 +217,7 @@ def _plan_pod(
     if copy is None:
         hint = "push it with `repro-env push HOST/NAME:TAG`; nodes pull it from there"
         raise SpecError("the image of this spec is not in a registry", where=str(opened.directory), hint=hint)
-    catalog = catalog or copy.repository
+    catalog = request.job.catalog or copy.repository
     if reference_of(catalog) is None:
         hint = "name HOST/NAME of a registry, or leave it out to push to the repository of the image"
         raise UsageError("a pod can push its run only to a registry", where=f"--push {catalog}", hint=hint)

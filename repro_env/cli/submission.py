@@ -114,12 +114,13 @@ def _plan(
         settings=tuple(options["job"] or ()),
         template=options["job_template"],
         catalog=options["push"],
+        count=count,
     )
 
     def words(changes: Mapping[str, Any]) -> list[str]:
         return list(node_words({**options, **changes}, params))
 
-    return submit.plan(execute.options_of(command, **arguments), opened, words, job, count=count, store=store, tell=tell)
+    return submit.plan(execute.options_of(command, **arguments), opened, words, job, store=store, tell=tell)
 
 
 def explain(engine: str) -> int:

@@ -231,7 +231,7 @@ class PodEngine(Engine[S]):
 
     @abc.abstractmethod
     def script(self, job: PodJob, resources: Resources, settings: S, template: str = "") -> str:
-        """Return what the cluster is told to start. Pure. Raises `UsageError` for a value that it cannot have."""
+        """Return the manifest of a job. Pure. Raises `UsageError` for a value that it cannot have."""
 
 
 def digest_of(template: str) -> str | None:

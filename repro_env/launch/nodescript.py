@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from repro_env.delivery.documents import templates
 from repro_env.io import process
@@ -19,20 +20,27 @@ SCRIPT, STDOUT, STDERR = "job.sh", "stdout.log", "stderr.log"
 """The files of a job, in its directory."""
 
 
+class Dialect(NamedTuple):
+    """How a scheduler differs from others in a script."""
+
+    prefix: str
+    """Of its directives, such as `#SBATCH`."""
+    task: str = "0"
+    """The number of an array task, from 0, as an index of bash."""
+
+
 def render(
     job: NodeJob,
     directives: Sequence[str],
+    dialect: Dialect,
     *,
-    prefix: str,
-    task: str = "0",
     starter: Sequence[str] = (),
     warns: bool = False,
     template: str = "",
 ) -> str:
     """Return the script of a job for bash. Raises `UsageError` for a value that directives cannot have.
 
-    `directives`: the options of the scheduler, without their `prefix`, such as `#SBATCH`; those of the template are among them.
-    `task`: the number of an array task, from 0, as an index of bash. `starter`: the start of a command that runs once per process.
+    `directives`: the options of the scheduler, without their prefix; those of the template are among them. `starter`: the start of a command that runs once per process.
     `warns`: SIGUSR1 comes before the time limit. `template`: the site's file, whose other lines run before the command.
     """
     if any(not path.isprintable() or set(path) & set('"\\') for path in outputs(job)):
@@ -40,13 +48,14 @@ def render(
         raise UsageError(
             "this path has a quote, a backslash or a control character, so the scheduler cannot read it", where=where
         )
+    prefix = dialect.prefix
     site = [line for line in template.splitlines() if not line.startswith((prefix, "#!"))]
     about = f"The run {job.runs[0][0]}" if len(job.runs) == 1 else f"{len(job.runs)} runs, each with another seed"
     body = templates.render(
         "job.sh.j2",
         about=about,
         tasks=len(job.runs) > 1,
-        task=task,
+        task=dialect.task,
         warns=warns,
         block=warns and not starter,  # a starter handles its signals itself
         run_id=job.runs[0][0],

@@ -29,8 +29,7 @@ def render(job: NodeJob, resources: Resources, settings: SlurmSettings, template
     return nodescript.render(
         job,
         _directives(job, resources, settings, arguments(settings, template)),
-        prefix=PREFIX,
-        task="$SLURM_ARRAY_TASK_ID",
+        nodescript.Dialect(PREFIX, task="$SLURM_ARRAY_TASK_ID"),
         starter=_srun(resources, settings),
         warns=settings.requeue,
         template=template,
