@@ -11,7 +11,7 @@ from repro_env.launch.nodescript import SCRIPT, STDERR, STDOUT
 from repro_env.launch.slurm import states
 from repro_env.launch.slurm.client import Slurm
 from repro_env.schema.errors import EngineError
-from tests.launch.slurm.test_script import GOLDEN
+from tests.launch.slurm.jobs import GOLDEN
 
 
 def program(directory: Path, name: str, text: str) -> dict[str, str]:
