@@ -38,7 +38,7 @@ def run(options: Mapping[str, Any], command: Sequence[str], arguments: dict[str,
         submitted = submit.submit(planned, prints=True, store=store, tell=tell)
         messages.result(planned.script.rstrip("\n"))
         tell(f"this is the job of run {short(submitted.id)}; its files are prepared, and it is not submitted")
-        if given := planned.inputs.start.given:
+        if given := planned.inputs.start.env_names:
             tell(f"the job needs the values of these variables, which were not printed: {', '.join(given)}")
         return 0
     if not options["wait"]:  # otherwise the output of the job has the same lines
