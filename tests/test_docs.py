@@ -30,7 +30,7 @@ EXAMPLES = (
     "repro/*", "blobs/", "runs/.jobs/*", "runs/.processes/", "runs/specs/", "files/", "outside/*", "trace/", "verified/", "ranks/*",
     "hosts/*", "./runs", "build/*", "repro-env/*/[0-9]", "checkpoints/0*",
     # of a user's project and environment
-    "../*", "out/*", "test/17", "mlruns/", "x.py", "_version.py", "bin/*", "lib/python3*",
+    "../*", "out/*", "test/17", "mlruns/", "_version.py", "bin/*", "lib/python3*",
     "include/site/*", "lib*/python*/*", "uv.toml", "pylock.toml", "results/wide.json",
     # of other programs, registries and formats
     "conda-meta/*", "pkgs/", "envs/", "nvidia.com/*", "amd.com/*", "HOST/*", "registry.example.com/*", "job.sh",
@@ -174,6 +174,11 @@ def problems(text: str) -> list[str]:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_what_a_document_names_exists(document: Path) -> None:
     assert problems(document.read_text()) == [], "correct the text, or list what is the user's own in tests/test_docs.py"
+
+
+@pytest.mark.parametrize("decision", sorted((ROOT / "docs" / "decisions").glob("0*.md")), ids=lambda path: path.stem[:4])
+def test_a_decision_is_short(decision: Path) -> None:
+    assert len(decision.read_text().split()) <= 450, "keep what was considered, what was decided and what it costs"
 
 
 def test_every_exception_is_used() -> None:
