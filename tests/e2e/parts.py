@@ -16,10 +16,12 @@ from typing import Any, NamedTuple
 from repro_env.io.files import locked
 from repro_env.store.specs.blobs import file_key
 from repro_env.store.store import Store
+from tests import commands
 from tests.parts import BASE_PYTHON, need
 
+COMMAND = commands.COMMAND
+Done = commands.Done
 ROOT = Path(__file__).parents[2]
-COMMAND = Path(sys.executable).with_name("repro-env")
 WRITES_OUTSIDE = """
 import os, sys
 for path in ("../out/w.pt", "~/results/x", "/scratch/me/y", "made.txt", "~/.cache/hub/x", "/tmp/left"):
@@ -33,12 +35,6 @@ print("to stderr", file=sys.stderr)
 """
 """Results where public training scripts write theirs, caches and temporary files, and something to print."""
 HIDDEN = ("VIRTUAL_ENV", "CONDA_PREFIX", "UV", "UV_PROJECT_ENVIRONMENT", "PYTHONPATH", "PYTHONHOME", "PYTHONHASHSEED")
-
-
-class Done(NamedTuple):
-    code: int
-    out: str
-    err: str
 
 
 def environ(store: Path, more: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -66,19 +62,14 @@ class Project(NamedTuple):
     ) -> Done:
         """`repro-env WORDS` in the project's directory. Fails unless it ends with `code`; None lets any pass."""
         need(COMMAND.is_file(), f"{COMMAND} is missing: run the tests by `make test`, which installs the command")
-        ended = subprocess.run(
-            [COMMAND, *map(str, words)],
+        done = commands.run(
+            words,
             cwd=cwd or self.directory,
             env=environ(self.store, env),
-            capture_output=True,
-            text=True,
-            errors="replace",
             umask=umask,
-            input=stdin,
+            stdin=stdin,
             timeout=timeout,
-            check=False,
         )
-        done = Done(ended.returncode, ended.stdout, ended.stderr)
         assert code is None or done.code == code, f"repro-env {' '.join(map(str, words))} -> {done.code}\n{done.out}\n{done.err}"
         return done
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from repro_env.io.files import remove_tree
+from tests import commands
 from tests.e2e import parts
 from tests.fidelity import compare
 from tests.fidelity.case import Case
@@ -155,17 +156,7 @@ def _repro_env(at: Ground, store: Path, *words: str | Path, cwd: Path | None = N
         env = {**(at.environ(host=host) if host else at.environ()), "REPRO_ENV_STORE": str(store), "HOME": str(cwd)}
         if at.index_gone:
             env |= dict.fromkeys(("PIP_PROXY", "HTTP_PROXY"), "http://127.0.0.1:9")
-    done = subprocess.run(
-        [parts.COMMAND, *map(str, words)],
-        cwd=cwd or at.project,
-        env=env,
-        capture_output=True,
-        umask=at.umask,
-        stdin=subprocess.DEVNULL,
-        timeout=500,
-        check=False,
-    )
-    return parts.Done(done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace"))
+    return commands.run(words, cwd=cwd or at.project, env=env, umask=at.umask)
 
 
 def warmed(directory: Path, proxy: str) -> Machine:

@@ -20,7 +20,8 @@ from typing import Any
 
 import zstandard
 
-from tests.e2e.parts import COMMAND
+from tests import commands
+from tests.commands import COMMAND
 from tests.fakes import wheels
 from tests.fakes.index import Index
 from tests.parts import BASE_PYTHON, need
@@ -59,18 +60,11 @@ class Ground:
     def run(self, *args: str | Path, code: int | None = 0, env: Mapping[str, str] | None = None) -> str:
         """Run `repro-env ARGS` in the project. Returns its output, stdout and stderr."""
         need(COMMAND.is_file(), f"{COMMAND} is missing: run the tests by `make test`, which installs the command")
-        done = subprocess.run(
-            [COMMAND, *map(str, args)],
-            cwd=self.project,
-            env={**self.env, **(env or {})},
-            capture_output=True,
-            timeout=400,
-            check=False,
-        )
-        output = (done.stdout + done.stderr).decode("utf-8", "replace")
+        done = commands.run(args, cwd=self.project, env={**self.env, **(env or {})}, timeout=400)
+        output = done.out + done.err
         self.outputs.append((" ".join(map(str, args))[:60], output))
         if code is not None:
-            assert done.returncode == code, f"{args[0]} -> {done.returncode}: {output}"
+            assert done.code == code, f"{args[0]} -> {done.code}: {output}"
         assert "Traceback (most recent call last):\n  File" not in output or "repro_env" not in output, output
         return output
 
