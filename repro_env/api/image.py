@@ -12,7 +12,8 @@ import msgspec
 
 from repro_env.compare.image import Report, check
 from repro_env.io import machine
-from repro_env.oci.manifest import Descriptor, digest_of
+from repro_env.oci.manifest import Descriptor
+from repro_env.schema import codec
 from repro_env.schema.errors import SpecError, UsageError
 from repro_env.schema.progress import Tell
 from repro_env.schema.spec import Spec
@@ -110,7 +111,7 @@ def _in_registry(word: str, architecture: str) -> Iterator[ImageFile]:
             chunks = partial(registry.blob, ref.repository, descriptor.digest, descriptor.size)
             return ImageBlob(name=descriptor.digest, digest=descriptor.digest, chunks=chunks)
 
-        own = ImageBlob(name=digest, digest=digest_of(data), chunks=lambda: iter((data,)))
+        own = ImageBlob(name=digest, digest=codec.digest_of(data), chunks=lambda: iter((data,)))
         yield imagefile.image(str(ref), own, manifest.media_type or "", described)
 
 

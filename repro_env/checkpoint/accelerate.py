@@ -7,10 +7,9 @@ training = accelerate.checkpoint(accelerator, "checkpoints", model=model, optimi
 
 from __future__ import annotations
 
-import os
 from typing import Any, Optional
 
-from repro_env.checkpoint.keyed import Keyed, KeyedSampler
+from repro_env.checkpoint.keyed import Keyed, KeyedSampler, master_seed
 from repro_env.checkpoint.training import Checkpoint
 
 
@@ -20,7 +19,7 @@ def loader(
     """Do the same as `repro_env.checkpoint.loader`, with the loader prepared: accelerate distributes the batches to the ranks."""
     from torch.utils.data import DataLoader
 
-    seed = int(os.environ.get("REPRO_ENV_SEED") or 0) if seed is None else seed
+    seed = master_seed(seed)
     sampler = KeyedSampler(len(dataset), seed, shuffle=shuffle)
     return accelerator.prepare(DataLoader(Keyed(dataset, seed), sampler=sampler, drop_last=drop_last, **others))
 

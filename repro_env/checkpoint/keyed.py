@@ -120,6 +120,11 @@ class KeyedSampler:
         return order
 
 
+def master_seed(seed: Optional[int]) -> int:
+    """Return a seed that the script named, or else that of the run, or 0."""
+    return int(os.environ.get("REPRO_ENV_SEED") or 0) if seed is None else seed
+
+
 def loader(
     dataset: Any,
     *,
@@ -135,6 +140,6 @@ def loader(
     """
     from repro_env.checkpoint.keyedloader import KeyedLoader
 
-    seed = int(os.environ.get("REPRO_ENV_SEED") or 0) if seed is None else seed
+    seed = master_seed(seed)
     sampler = KeyedSampler(len(dataset), seed, shuffle=shuffle, drop_last=drop_last, rank=ranks.rank(), size=ranks.size())
     return KeyedLoader(Keyed(dataset, seed), sampler=sampler, drop_last=drop_last, **others)

@@ -6,7 +6,6 @@ random numbers of each batch by `ExactResume`, and the order and the samples by 
 
 from __future__ import annotations
 
-import os
 from typing import Any, Optional
 
 from lightning.pytorch import Callback
@@ -18,7 +17,7 @@ class ExactResume(Callback):  # type: ignore[misc]
     """Seeds the global generators for each batch, epoch and validation. The default of `seed` is REPRO_ENV_SEED, or 0."""
 
     def __init__(self, seed: Optional[int] = None) -> None:
-        self.seed = int(os.environ.get("REPRO_ENV_SEED") or 0) if seed is None else seed
+        self.seed = keyed.master_seed(seed)
 
     def _seed(self, trainer: Any, *where: Any) -> None:
         keyed.seed_all("lightning", self.seed, trainer.global_rank, *where)

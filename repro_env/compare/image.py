@@ -8,7 +8,6 @@ from pathlib import Path
 
 from repro_env.delivery.builder.content import SourceTree
 from repro_env.oci import config, layer
-from repro_env.oci import manifest as manifests
 from repro_env.oci.inflate import gunzip
 from repro_env.schema import codec
 from repro_env.schema.codec import Frozen
@@ -66,8 +65,8 @@ def check(image: ImageFile, spec_of: SpecOf, tell: Tell) -> Report:
     mismatches: list[Mismatch] = []
     manifest, data = "", image.config.read()
     if image.manifest is not None:
-        manifest = _check_stated(image.manifest, manifests.digest_of(image.manifest.read()), mismatches)
-    image_id = _check_stated(image.config, manifests.digest_of(data), mismatches)
+        manifest = _check_stated(image.manifest, codec.digest_of(image.manifest.read()), mismatches)
+    image_id = _check_stated(image.config, codec.digest_of(data), mismatches)
     try:
         read = codec.decode(data, config.ImageConfig, where=image.config.name)
     except SpecError as error:
@@ -157,4 +156,4 @@ def _compare(read: config.ImageConfig, data: bytes, spec: Spec, directory: Path)
     # `repro-env rebuild` chooses the user that the image starts as, so it is not compared.
     wanted = config.config(spec.identity, read.diff_ids, source=source, user=read.settings.user or "")
     if wanted != data:
-        yield Mismatch(what="the config", why=f"differs from the one that the spec expects, {manifests.digest_of(wanted)}")
+        yield Mismatch(what="the config", why=f"differs from the one that the spec expects, {codec.digest_of(wanted)}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Mapping, Sequence
 
@@ -54,9 +53,7 @@ def overlay(
     parents = {entry.path.rpartition("/")[0] for entry in linked_entries}
     entries += [entry for entry in linked_entries if lower.get(entry.path) != entry and entry.path not in parents]
     generated_contents = {f"{inside(HOME)}/{path}": data for path, data in home.items()}
-    entries += [
-        Entry(path, "file", size=len(data), sha256=hashlib.sha256(data).hexdigest()) for path, data in generated_contents.items()
-    ]
+    entries += [Entry.of(path, data) for path, data in generated_contents.items()]
     generated_contents |= {f"{sites[0].root}/{path}": data for path, data in generated.items()}
     environment = FileContents(sites[0].prefix, strip=sites[0].root, keys=keys_of(sites[0].found))
     tree = (

@@ -15,7 +15,6 @@ No script of a package is run: what a link script did to the environment shows a
 
 from __future__ import annotations
 
-import hashlib
 import json
 import mmap
 import posixpath
@@ -240,10 +239,10 @@ def canonical(facts: Facts, layout: Layout) -> Installed:
         text = point.text(shebang_of(layout.python))
         literals[path] = text
         points[path] = point
-        add(Entry(path, "file", True, len(text), hashlib.sha256(text).hexdigest()))
+        add(Entry.of(path, text, executable=True))
     history = record_path(where)
     literals[history] = record(facts, sorted(entries))
-    add(Entry(history, "file", False, len(literals[history]), hashlib.sha256(literals[history]).hexdigest()))
+    add(Entry.of(history, literals[history]))
     if misplaced := find_misplaced(entries.values()):
         raise ArtifactError(f"the path {misplaced} of the package is below a file or symlink", where=where)
     return Installed(

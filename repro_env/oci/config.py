@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import posixpath
 import re
 from collections.abc import Iterable, Sequence
@@ -131,14 +130,14 @@ def _url(remote: str) -> str:
 
 def image_id(identity: Identity, layers: Iterable[Layer]) -> str:
     """Return `sha256:<hex>` of the config, which Docker shows as the image ID. It does not depend on compression."""
-    return "sha256:" + hashlib.sha256(config(identity, [image_layer.diff_id for image_layer in layers])).hexdigest()
+    return codec.digest_of(config(identity, [image_layer.diff_id for image_layer in layers]))
 
 
 def marker(identity: Identity) -> list[Member]:
     """Return the last layer: the marker file, directories for temporary files, and a symlink at the captured prefix."""
     text = codec.canonical({"schema": "repro-env/image/1", "spec": codec.digest(identity)}) + b"\n"
     entries = [Entry(path, "dir") for path in tar.SHARED]
-    entries.append(Entry(paths.inside(paths.MARKER), "file", size=len(text), sha256=hashlib.sha256(text).hexdigest()))
+    entries.append(Entry.of(paths.inside(paths.MARKER), text))
     if not identity.layout.in_place:
         entries.append(Entry(paths.inside(identity.layout.prefix), "link", target=paths.ENVIRONMENT))
     return [(entry, [text] if entry.kind == "file" else ()) for entry in sort_with_parents(entries)]

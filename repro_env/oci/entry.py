@@ -6,6 +6,7 @@ each entry in order, with its content in chunks. No file is held in memory as a 
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, Protocol
@@ -30,6 +31,11 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     """Hex sha256 of a file's content. Empty only for entries read from a tar, which is checked as a whole instead."""
     target: str = ""
     """The target of a symlink, unchanged."""
+
+    @classmethod
+    def of(cls, path: str, data: bytes, *, executable: bool = False) -> Entry:
+        """Return the entry of a file with this content."""
+        return cls(path, "file", executable, len(data), hashlib.sha256(data).hexdigest())
 
     @property
     def key(self) -> bytes:

@@ -5,7 +5,6 @@ Fields that repro-env does not use may contain anything; all others are checked 
 
 from __future__ import annotations
 
-import hashlib
 from typing import Annotated, Literal
 
 import msgspec
@@ -146,12 +145,8 @@ def choose(index: Index, *, architecture: str, where: str) -> Descriptor:
     return chosen
 
 
-def digest_of(data: bytes) -> str:
-    return "sha256:" + hashlib.sha256(data).hexdigest()
-
-
 def blob_of(data: bytes, media_type: str) -> Blob:
-    return Blob(media_type=media_type, digest=digest_of(data), size=len(data))
+    return Blob(media_type=media_type, digest=codec.digest_of(data), size=len(data))
 
 
 def is_digest(text: str) -> bool:

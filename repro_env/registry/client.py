@@ -14,7 +14,7 @@ from repro_env.io.http import LATER, TRIES, Answer, cut_error, download
 from repro_env.io.registryhttp import PAUSE, Source
 from repro_env.io.urls import check, origin, resolve
 from repro_env.oci.layer import Measured
-from repro_env.oci.manifest import ACCEPT, MAX_SIZE, Descriptor, Index, Manifest, blob_of, choose, digest_of, is_digest, parse
+from repro_env.oci.manifest import ACCEPT, MAX_SIZE, Descriptor, Index, Manifest, blob_of, choose, is_digest, parse
 from repro_env.registry.server import Server
 from repro_env.schema import codec, redact
 from repro_env.schema.errors import ArtifactError, NetworkError, SpecError
@@ -75,7 +75,7 @@ class Registry(contextlib.AbstractContextManager["Registry"]):
             self.server.web.pause(attempt)
         else:
             raise cut_error(where)
-        digest = digest_of(data)
+        digest = codec.digest_of(data)
         if is_digest(ref) and digest != ref:
             raise ArtifactError(f"the registry returned another manifest, with the digest {digest}", where=where, hint=_DAMAGED)
         if is_digest(stated) and stated != digest:
@@ -121,8 +121,8 @@ class Registry(contextlib.AbstractContextManager["Registry"]):
         for attempt in count():
             with self.server.send("PUT", url, scope=push(repository), headers=headers, body=data) as answer:
                 if answer.status == 201:
-                    _check_stated(answer, digest_of(data), where)
-                    return digest_of(data), answer.headers.get("OCI-Subject", "")
+                    _check_stated(answer, codec.digest_of(data), where)
+                    return codec.digest_of(data), answer.headers.get("OCI-Subject", "")
                 error = self.server.status_error(answer, where, doing="push")
             if attempt == TRIES - 1 or not any(code in error.what for code in _BLOB_MISSING):
                 raise error

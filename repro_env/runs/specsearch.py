@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
 
 from repro_env.io.files import read_regular
+from repro_env.schema import codec
 from repro_env.schema import spec as model
 from repro_env.schema.errors import ReproEnvError
 from repro_env.schema.run import Start
@@ -85,7 +85,7 @@ class Specs:
         except (OSError, ReproEnvError) as error:
             self.problems.append(f"{path}: {error.strerror}" if isinstance(error, OSError) else str(error))
             return None
-        return Found(spec, spec.digest, path.parent.resolve(), f"sha256:{hashlib.sha256(data).hexdigest()}")
+        return Found(spec, spec.digest, path.parent.resolve(), codec.digest_of(data))
 
 
 def _paths(runs: Path, here: Path, store: Store) -> list[Path]:

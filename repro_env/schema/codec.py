@@ -47,7 +47,12 @@ def pretty(value: Any) -> bytes:
 
 def digest(value: Any) -> str:
     """Return `sha256:<hex>` of the canonical form of a value."""
-    return "sha256:" + hashlib.sha256(canonical(value)).hexdigest()
+    return digest_of(canonical(value))
+
+
+def digest_of(data: bytes) -> str:
+    """Return `sha256:<hex>` of bytes."""
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
 def fits(text: object, into: Any) -> bool:

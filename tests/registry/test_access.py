@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from repro_env.oci.manifest import digest_of
 from repro_env.registry.client import Registry
+from repro_env.schema.codec import digest_of
 from repro_env.schema.errors import NetworkError
 from tests.fakes.authority import Authority
 from tests.fakes.front import Front

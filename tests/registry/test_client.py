@@ -10,8 +10,8 @@ from functools import partial
 
 import pytest
 
-from repro_env.oci.manifest import digest_of
 from repro_env.registry.client import Registry
+from repro_env.schema.codec import digest_of
 from repro_env.schema.errors import ArtifactError, NetworkError
 from repro_env.schema.image import MANIFEST, Blob
 from tests.fakes.front import Front

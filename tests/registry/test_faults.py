@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from repro_env.oci.manifest import digest_of
 from repro_env.registry.client import Registry
+from repro_env.schema.codec import digest_of
 from repro_env.schema.errors import ArtifactError, NetworkError, ReproEnvError
 from repro_env.schema.image import MANIFEST, Blob
 from tests.fakes.front import Front

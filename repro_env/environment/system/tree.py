@@ -7,7 +7,6 @@ work in the image as on the machine.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -98,9 +97,7 @@ class LiveTree:
         digests = hashes.of(Path("/"), [found for found in live if found.kind == "file"])
         entries = [*(Entry(directory.strip("/"), "dir") for directory in directories), *entries_of(live, digests)]
         generated = {path[1:]: data for path, data in self._generated.items()}
-        entries += [
-            Entry(path, "file", size=len(data), sha256=hashlib.sha256(data).hexdigest()) for path, data in generated.items()
-        ]
+        entries += [Entry.of(path, data) for path, data in generated.items()]
         return Tree(entries=tuple(sort_with_parents(entries)), contents=LiveContents(generated, self.keys))
 
     @property

@@ -194,7 +194,7 @@ def _write(
     path: Path, members: Mapping[str, Entry], literal: Mapping[str, bytes], dist: InstalledDistribution, live: FileContents
 ) -> None:
     entries = [msgspec.structs.replace(entry, path=f"w/{name}") for name, entry in members.items()]
-    entries += [Entry(f"w/{name}", "file", False, len(text), hashlib.sha256(text).hexdigest()) for name, text in literal.items()]
+    entries += [Entry.of(f"w/{name}", text) for name, text in literal.items()]
     record_name = f"{_info(dist)}/RECORD"
     text = wheelrule.write_record(entries, f"w/{record_name}", "w")
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:

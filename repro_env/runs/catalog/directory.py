@@ -23,7 +23,7 @@ from pathlib import Path
 
 from repro_env.io.files import chunks_of, read_regular, room, sync_directory
 from repro_env.oci.layer import Measured
-from repro_env.oci.manifest import MAX_SIZE, Descriptor, digest_of
+from repro_env.oci.manifest import MAX_SIZE, Descriptor
 from repro_env.schema import codec
 from repro_env.schema.errors import ArtifactError, RecordError, UsageError, os_errors_as
 from repro_env.schema.image import Blob
@@ -59,7 +59,7 @@ class DirectoryCatalog:
         path = self._runs / f"{tag}.json"
         with os_errors_as(ArtifactError, "the file cannot be read", where=path, hint=_HINT):
             data = read_regular(path, MAX_SIZE, below=self._root)
-        if digest_of(data) != digest:
+        if codec.digest_of(data) != digest:
             raise ArtifactError("the file does not have the digest in its name", where=str(path), hint=_HINT)
         return data
 

@@ -23,6 +23,7 @@ from repro_env.oci.entry import Entry, members, sort_with_parents
 from repro_env.runs.execution import imageprogram, streams
 from repro_env.runs.start.request import RunOptions
 from repro_env.sandbox.session import FORWARDED
+from repro_env.schema import codec
 from repro_env.schema.image import Config, Expected
 from repro_env.schema.progress import SILENT, Tell
 from repro_env.schema.rundirectory import FILES, NOTES
@@ -62,7 +63,7 @@ def _python_of(spec: Spec) -> Spec | None:
         config=Config(env=env),
     )
     everything = msgspec.json.encode([layers, env, identity.interpreter, spec.observed.interpreter])
-    image_id = f"sha256:{hashlib.sha256(everything).hexdigest()}"
+    image_id = codec.digest_of(everything)
     return msgspec.structs.replace(spec, identity=identity, expected=Expected(layers=layers, image_id=image_id))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
@@ -10,8 +9,9 @@ import msgspec
 
 from repro_env.runs.lineage.knownruns import Written
 from repro_env.runs.records.records import Run
+from repro_env.schema import codec
 
-EMPTY = f"sha256:{hashlib.sha256().hexdigest()}"
+EMPTY = codec.digest_of(b"")
 """The digest of an empty file, which says nothing about its origin."""
 _MAX_RELATIVES = 5_000
 """The largest number of relatives in one direction."""

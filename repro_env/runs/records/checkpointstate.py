@@ -8,7 +8,6 @@ shows the files that the run left.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
@@ -120,7 +119,7 @@ def _is_recordable(entry: Found) -> bool:
 
 def digest(listing: Listing | None) -> str | None:
     """Return the sha256 of the file that `write` creates for a list."""
-    return None if listing is None else f"sha256:{hashlib.sha256(codec.pretty(listing)).hexdigest()}"
+    return None if listing is None else codec.digest_of(codec.pretty(listing))
 
 
 def write(run_directory: Path, name: str, listing: Listing | None) -> None:
@@ -140,7 +139,7 @@ def read(run_directory: Path, name: str, expected: str | None) -> Listing | None
     hint = "restore it from a backup"
     with os_errors_as(RecordError, "this file cannot be read", where=path, hint=hint):
         data = read_regular(path, LARGEST)
-    if f"sha256:{hashlib.sha256(data).hexdigest()}" != expected:
+    if codec.digest_of(data) != expected:
         raise RecordError("this file changed since the run", where=str(path), hint=hint)
     return codec.decode(data, Listing, where=str(path))
 

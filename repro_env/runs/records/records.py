@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import os
 import re
 import secrets
@@ -139,7 +138,7 @@ class Recording:
         """Write `start.json` and point `latest` to this run."""
         data = codec.pretty(start)
         write_once(self.directory / START, data)
-        self.start_digest = _digest(data)
+        self.start_digest = codec.digest_of(data)
         point_latest(self.directory)
 
     def finish(self, end: End) -> None:
@@ -277,9 +276,9 @@ def read(directory: Path) -> Run:
         try:
             end_data = read_regular(end_path, LARGEST)
         except FileNotFoundError:
-            return Run(directory, start, None, state, _digest(data))
+            return Run(directory, start, None, state, codec.digest_of(data))
     end = _decode(end_data, End, "repro-env/run-end", end_path)
-    return Run(directory, start, end, "done", _digest(data), _digest(end_data))
+    return Run(directory, start, end, "done", codec.digest_of(data), codec.digest_of(end_data))
 
 
 def logs(directory: Path) -> list[Path]:
@@ -296,13 +295,9 @@ def is_log(path: str) -> bool:
 def digest(path: Path) -> str:
     """Return the `sha256:<hex>` of a record file; empty if it cannot be read."""
     try:
-        return _digest(read_regular(path, LARGEST))
+        return codec.digest_of(read_regular(path, LARGEST))
     except OSError:
         return ""
-
-
-def _digest(data: bytes) -> str:
-    return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
 def _check_directories(directory: Path) -> None:

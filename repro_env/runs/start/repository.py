@@ -7,7 +7,6 @@ module starts no git program and obeys no git configuration.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -142,7 +141,7 @@ def _copy(own: Path, common: Path, live: Path, source: Snapshot, store: Store) -
             time=lambda path: source.fact.times.get(escape(path), tar.MTIME * 10**9),
         )
     files["config"] = _config({name.decode(): value.decode() for name, value in settings.items()})
-    entries = [Entry(path, "file", size=len(data), sha256=hashlib.sha256(data).hexdigest()) for path, data in files.items()]
+    entries = [Entry.of(path, data) for path, data in files.items()]
     return snapshot.add_tree(sort_with_parents([*entries, Entry("objects", "dir"), Entry("refs", "dir")]), _Bytes(files), store)
 
 

@@ -12,7 +12,6 @@ directory of a copy can be used like any other directory of a spec.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import re
 from collections.abc import Collection
@@ -21,6 +20,7 @@ from pathlib import Path
 import msgspec
 
 from repro_env.io.files import atomic_write, read_regular, remove_tree, room
+from repro_env.schema import codec
 from repro_env.schema.errors import RecordError, os_errors_as
 from repro_env.schema.rundirectory import START
 from repro_env.store.specs.files import MAX_SIZE, SPEC
@@ -59,7 +59,7 @@ def write(runs: Path, data: bytes) -> str:
 
     Raises `RecordError` if it cannot be written, and `DiskError` if the disk is full.
     """
-    digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
+    digest = codec.digest_of(data)
     directory = directory_of(runs, digest)
     hint = "name another directory with --runs DIR"
     with os_errors_as(RecordError, "the copy of the spec cannot be written", where=directory, hint=hint), room(runs):
@@ -78,7 +78,7 @@ def read(runs: Path, digest: str) -> bytes:
     data = _bytes(path)
     if data is None:
         raise RecordError("the spec of the run is missing or cannot be read", where=str(path), hint="restore it from a copy")
-    if f"sha256:{hashlib.sha256(data).hexdigest()}" != digest:
+    if codec.digest_of(data) != digest:
         raise RecordError("the spec of the run has changed", where=str(path), hint="restore it from a copy")
     return data
 

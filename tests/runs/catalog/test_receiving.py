@@ -14,10 +14,11 @@ import pytest
 from repro_env.api.runsshare import pull_runs, push_runs
 from repro_env.oci import tar
 from repro_env.oci.entry import Entry
-from repro_env.oci.manifest import blob_of, digest_of
+from repro_env.oci.manifest import blob_of
 from repro_env.runs.catalog import part
 from repro_env.runs.records import annotation, records
 from repro_env.schema import codec
+from repro_env.schema.codec import digest_of
 from repro_env.schema.errors import ArtifactError, RecordError, ReproEnvError, SpecError
 from repro_env.schema.progress import Advance, Silent
 from repro_env.schema.run import Output
