@@ -6,7 +6,7 @@ cases that the commands call. They print nothing, apart from what `output=True` 
 
     spec = repro_env.capture()
     repro_env.rebuild(spec)
-    run = repro_env.execute(spec, ["train.py", "--lr", "0.1"], seed=7)
+    run = repro_env.execute(spec, ["train.py", "--lr", "0.1"], repro_env.RunOptions(seed=7))
     assert repro_env.verify(run).verdict.same
 
 For training code in a run (Python 3.8 or newer): the function `repro_env.seed`, and the package `repro_env.checkpoint`. Other
@@ -19,6 +19,7 @@ from repro_env.version import __version__
 
 __all__ = [
     "ReproEnvError",
+    "RunOptions",
     "__version__",
     "capture",
     "check",
@@ -39,6 +40,7 @@ __all__ = [
 ]
 _MODULES = {
     "ReproEnvError": "repro_env.schema.errors",
+    "RunOptions": "repro_env.runs.start.request",
     "compare_runs": "repro_env.api.runscompare",
     "list_runs": "repro_env.api.runs",
     "list_shared_runs": "repro_env.api.runsshare",
@@ -63,6 +65,7 @@ if TYPE_CHECKING:
     from repro_env.api.runsshare import list_shared_runs, pull_runs, push_runs
     from repro_env.api.show import show
     from repro_env.api.verify import verify
+    from repro_env.runs.start.request import RunOptions
     from repro_env.schema.errors import ReproEnvError
     from repro_env.seeding import seed
 

@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-Pairs = Mapping[str, str] | Sequence[str | tuple[str, str]]
-"""Paths to mount: `{SRC: DST}` or `[(SRC, DST)]`, or `[SRC]` for the same absolute path in the run."""
+from repro_env.runs.start.request import Pairs, pairs_of
 
-
-def pairs_of(paths: Pairs) -> tuple[tuple[str, str], ...]:
-    """Return (SRC, DST) for each path; DST is empty if it is not given."""
-    if isinstance(paths, Mapping):
-        return tuple(paths.items())
-    return tuple(path if isinstance(path, tuple) else (str(path), "") for path in paths)
+__all__ = ["Pairs", "absolute", "absolute_pairs_of", "pairs_of"]
 
 
 def absolute_pairs_of(paths: Pairs) -> tuple[tuple[Path, str], ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import posixpath
 import re
@@ -71,20 +70,6 @@ def list_runs(runs: Path | str | None = None, *, tell: Tell = SILENT) -> Listing
             tell.detail(f"note: the store does not remember this directory of runs, because it cannot be used: {error}")
     readable, unreadable = records.listing(runs)
     return Listing(tuple(readable), tuple(unreadable))
-
-
-def finish_interrupted(run: Run, store: Store) -> None:
-    """Remove everything but outputs from the files of a run that was interrupted before it could do so itself."""
-    if run.state != "interrupted":
-        return
-    from repro_env.sandbox import runners, workspace
-
-    source = run.start.source
-    snapshot = store.layers.path(source.tree_in_run)
-    if snapshot is not None:
-        with contextlib.suppress(OSError):
-            runners.runner_class(run.start.runner).restore(run.directory, run.id, source.path)
-            workspace.collect(run.directory, snapshot, [])
 
 
 def select_outputs(run: Run, glob: str | None) -> tuple[Found, ...]:

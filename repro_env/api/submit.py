@@ -28,7 +28,7 @@ from repro_env.runs.records import ids, records, submissions
 from repro_env.runs.records.submissions import Submission, Submitted
 from repro_env.runs.start.inputs import Inputs
 from repro_env.runs.start.launcher import no_network
-from repro_env.runs.start.request import RunOptions, variables_of
+from repro_env.runs.start.request import RunOptions, pairs_of, variables_of
 from repro_env.sandbox import plan as planning
 from repro_env.schema import codec
 from repro_env.schema.errors import DataError, SpecError, UsageError, os_errors_as
@@ -221,8 +221,8 @@ def _plan_pod(options: RunOptions, opened: Opened, words: NodeWords, request: _R
     if reference_of(catalog) is None:
         hint = "name HOST/NAME of a registry, or leave it out to push to the repository of the image"
         raise UsageError("a pod can push its run only to a registry", where=f"--push {catalog}", hint=hint)
-    claims = [engine.claim("data", *pair) for pair in options.data]
-    claims += [engine.claim("checkpoints", *pair) for pair in options.checkpoints]
+    claims = [engine.claim("data", *pair) for pair in pairs_of(options.data)]
+    claims += [engine.claim("checkpoints", *pair) for pair in pairs_of(options.checkpoints)]
     _check_claims(opened, claims, is_optional=options.data_changed)
     options = msgspec.structs.replace(options, runner="pod", network=True, data=(), checkpoints=())
     without_data = msgspec.structs.replace(spec, observed=msgspec.structs.replace(spec.observed, data=()))

@@ -15,10 +15,9 @@ from pathlib import Path
 import msgspec
 
 from repro_env.api import execute
-from repro_env.api.arguments import Pairs, absolute, pairs_of
-from repro_env.api.execute import FinishedRun, host_facts, signal_name
+from repro_env.api.arguments import absolute
+from repro_env.api.execute import FinishedRun
 from repro_env.api.runs import find_runs_directory
-from repro_env.compare import rerun
 from repro_env.compare.outputs import ignorefile
 from repro_env.compare.outputs import results as outputs
 from repro_env.compare.outputs import verdict as judging
@@ -27,18 +26,22 @@ from repro_env.compare.outputs.inspector import CompareTensors, tensor_comparer
 from repro_env.compare.outputs.results import Globs
 from repro_env.compare.outputs.verdict import Promise, Repetition, Verdict
 from repro_env.runs.execution import streams
+from repro_env.runs.execution.recording import signal_name
 from repro_env.runs.records import records
 from repro_env.runs.records.records import Run
-from repro_env.runs.start.request import RunOptions, read_env_file
+from repro_env.runs.start import repeat
+from repro_env.runs.start.inputs import host_facts
+from repro_env.runs.start.origin import Project
+from repro_env.runs.start.repeat import Repeat
+from repro_env.runs.start.request import Pairs, RunOptions, read_env_file
 from repro_env.sandbox import plan
 from repro_env.sandbox.runner import Runner
 from repro_env.schema.environment import Environ, values_of
 from repro_env.schema.messages import shorten
 from repro_env.schema.progress import SILENT, Details, Tell
 from repro_env.schema.run import End
-from repro_env.schema.runners import RunnerName
-from repro_env.schema.spec import Spec
-from repro_env.specs.argument import Opened, current_directory
+from repro_env.schema.runners import DEFAULT, RunnerName
+from repro_env.specs.argument import Opened, current_directory, open_spec
 from repro_env.store.store import Store
 
 _NAMED = 3
@@ -90,48 +93,50 @@ def verify(
     `UsageError` if it needs values of variables, and the errors of `execute` before a run starts.
     """
     here, store = current_directory(), store or Store.open()
-    environ = Environ(os.environ if environ is None else environ)
     directory = run if isinstance(run, Path) else None if isinstance(run, str) else run.directory
     searched = find_runs_directory(absolute(runs), here) if directory is None else directory.absolute().parent
     first = records.read(records.find(searched, str(run) if directory is None else directory.name))
-    end = rerun.end_of(first)
-    resumed = rerun.resumed_directory(first)
-    first, unrecorded = rerun.relocate_data(first, pairs_of(data), here)
-    left = outputs.side(first.directory, end, rerun.checkpoint_mounts(first))
+    end = repeat.end_of(first)
+    left = outputs.side(first.directory, end, repeat.checkpoint_mounts(first))
     globs = Globs(results=tuple(results), ignored=tuple(map(parse, ignore)))
     globs.check(end, left.digests)
-    run_spec, spec_directory = rerun.spec_of(first, spec, here=here, runs=searched, store=store, tell=tell)
-    variables = (*read_env_file(absolute(env_file)), *(env or {}).items())
-    rerun.check_given(first, variables, network=network)
-    project = ignorefile.project(first.directory.parent, spec_directory)
+    found_spec = repeat.find_spec(first, here=here, store=store) if spec is None else open_spec(spec, here, store, tell)
+    options = RunOptions(
+        data=data,
+        env={**dict(read_env_file(absolute(env_file))), **(env or {})},
+        network=network,
+        source=None if source is None else Path(source).resolve(),
+        runner=runner or (first.start.runner if first.start.traits.is_isolated else DEFAULT),
+        note=f"verifies {first.short}" if keep else "",
+        keeps_record=keep,
+        output=output,
+        here=here,
+        environ=Environ(os.environ if environ is None else environ),
+    )
+    again = repeat.of(first, Project(found_spec.spec, found_spec.directory, searched, store), options)
+    project = ignorefile.project(searched, found_spec.directory)
     globs = msgspec.structs.replace(globs, ignored=(*globs.ignored, *ignorefile.ignores(project)))
-    given = None if source is None else Path(source).resolve()
-    run_spec = rerun.restore_source(first, run_spec, spec_directory, here=here, runs=searched, store=store, given=given)
-    note = f"verifies {first.short}" if keep else ""
-    options = rerun.request(first, unrecorded, variables, environ, note=note, runner=runner, resumed=resumed, store=store)
-    promise = judging.predict(first.start, end, _here(first, run_spec, options, [target for _, target in unrecorded]))
+    promise = judging.predict(first.start, end, _here(again))
     kinds = outputs.kinds(left, globs)
     if "result" not in kinds:
         problem = f"{judging.nothing(kinds)}. The command was not run again"
         return Verified(run=first, verdict=judging.verdict((), promise, problem=problem))
     tell(promise.sentence)
-    problems = rerun.data_problems(first, store, tell)
+    problems = repeat.data_problems(first, again.data, store, tell)
     with store.temp.directory() as temporary:
         with tell.progress(0, "copying checkpoints"):
-            mounts, changed = rerun.copy_checkpoints(first, temporary / "checkpoints")
+            mounts, changed = repeat.copy_checkpoints(first, temporary / "checkpoints")
         if problems or changed:
             return Verified(run=first, verdict=_cannot_start(first, problems, changed, promise))
         options = msgspec.structs.replace(
-            options,
+            again.options,
             checkpoints=tuple((mount.source, mount.target) for mount in mounts),
-            runs=first.directory.parent if keep else temporary / "runs",
-            keeps_record=keep,
-            output=output,
+            runs=searched if keep else temporary / "runs",
         )
         label = f"running again (the first run took {end.seconds:.0f} s)"
         with streams.stdout_to_stderr(), contextlib.nullcontext() if output else tell.progress(0, label):
-            opened = Opened(rerun.expect_data(run_spec, first), spec_directory)
-            done = execute.run(options, opened, store=store, tell=Details(tell), backend=backend)
+            opened = Opened(again.spec, found_spec.directory)
+            done = execute.run(options, opened, again, store=store, tell=Details(tell), backend=backend)
         kept = done.directory if keep else None
         outcome = done.end.outcome
         if number := outcome.signal or outcome.interrupted:
@@ -146,7 +151,7 @@ def verify(
             tell(f"--ignore {file} does not match an output of the two runs")
         with tell.progress(0, f"comparing with {first.directory.name}"):
             found = judging.verdict(
-                outputs.compare(left, right, globs, look or tensor_comparer(run_spec, options, store)),
+                outputs.compare(left, right, globs, look or tensor_comparer(again.spec, options, store)),
                 promise,
                 problem=_exit(end, done.end),
                 failure=_failure(end, done.end),
@@ -156,18 +161,18 @@ def verify(
         return Verified(run=first, verdict=found, directory=kept, project=project, problem=_exit(end, done.end))
 
 
-def _here(run: Run, spec: Spec, options: RunOptions, unrecorded: Sequence[str]) -> Repetition:
+def _here(again: Repeat) -> Repetition:
     from repro_env.environment.machine import host as machine
 
-    then, now = run.start.source, (options.recorded or run.start).source
+    options, recorded = again.options, again.run.start
     return Repetition(
         host=host_facts(),
-        threads=values_of(plan.threads(spec, options.determinism, options.threads)),
+        threads=values_of(plan.threads(again.spec, options.determinism, options.threads)),
         devices=machine.host().gpus if options.gpus != 0 else (),
-        given=run.start.env_names,
+        given=recorded.env_names,
         runner=options.runner,
-        unrecorded=tuple(unrecorded),
-        missing=tuple(path for path in then.ignored if path not in now.ignored),
+        unrecorded=tuple(sorted(again.data.keys() - {fact.target for fact in recorded.data})),
+        missing=tuple(path for path in recorded.source.ignored if path not in again.start.source.ignored),
     )
 
 

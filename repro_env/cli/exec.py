@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 
 from typer.core import TyperCommand
 
-from repro_env.api.execute import FinishedRun, check_command, execute, signal_name
+from repro_env.api.execute import FinishedRun, execute
 from repro_env.cli import submission
 from repro_env.cli.ui import messages
 from repro_env.cli.ui.options import (
@@ -27,7 +27,9 @@ from repro_env.cli.ui.options import (
     value,
 )
 from repro_env.launch.engines import NAMES
+from repro_env.runs.execution.recording import signal_name
 from repro_env.runs.records.ids import short
+from repro_env.runs.start.request import RunOptions
 from repro_env.sandbox.gpus import parse as parse_gpus
 from repro_env.sandbox.limits import parse_memory, parse_time
 from repro_env.sandbox.session import hold_signal
@@ -36,7 +38,8 @@ from repro_env.schema.messages import plural, shorten
 from repro_env.schema.progress import Tell
 from repro_env.schema.run import UNSEEDED, End, Ids, Limits, Mode, Ranks
 from repro_env.schema.rundirectory import FILES, OUTSIDE
-from repro_env.schema.runners import DEFAULT, HELP, RunnerName
+from repro_env.schema.runners import HELP, RunnerName
+from repro_env.specs.argument import current_directory
 
 
 def command(
@@ -253,19 +256,19 @@ def run(options: Mapping[str, Any], command: Sequence[str], params: Sequence[Any
     tell, catalog = messages.prefixed, options["push"]
     if options["on"] is not None and "help" in (options["job"] or ()):
         return submission.explain(options["on"])
+    requested = options_of(options).with_command(command, current_directory())
     if catalog is not None and not submission.pushes(options["on"]):
         from repro_env.api.runsshare import check_catalog  # slow to import
 
-        check_command(command)
         check_catalog(catalog)
     if options["on"] is not None:
-        return submission.run(options, command, arguments(options), params)
+        return submission.run(options, requested, params)
     requeues = submission.check_alone(options)
     if requeues:
         hold_signal(signal.SIGUSR1)
     if submission.is_complete(options, tell):
         return 0
-    result = execute(command=command, **arguments(options), tell=tell)
+    result = execute(options["spec"], command, requested, tell=tell)
     if not result.is_last:  # another process reports the end of the run
         if result.status:
             tell(f"this process: {_outcome(result.end)}")
@@ -297,28 +300,24 @@ def _push(result: FinishedRun, catalog: str, tell: Tell) -> None:
         report_push(pushed, tell)
 
 
-def arguments(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of `repro_env.execute`, except the command, for the options as typed. Raises `UsageError`."""
-    names = ("spec", "data_changed", "ranks", "determinism", "ids", "threads", "trace", "env_file", "network", "source", "frozen")
-    return {
-        **{name: options[name] for name in (*names, "note", "runs")},
-        "runner": options["runner"] or DEFAULT,
-        "gpus": None if options["gpus"] is None else parse_gpus(options["gpus"]),
+def options_of(typed: Mapping[str, Any]) -> RunOptions:
+    """The options of a run, as typed. Raises `UsageError`."""
+    parsed = {
+        "gpus": typed["gpus"] and parse_gpus(typed["gpus"]),
         "limits": Limits(
-            cpus=options["cpus"] or 0,
-            memory=parse_memory(options["memory"]) if options["memory"] is not None else 0,
-            seconds=parse_time(options["time"]) if options["time"] is not None else 0,
+            cpus=typed["cpus"] or 0,
+            memory=parse_memory(typed["memory"]) if typed["memory"] is not None else 0,
+            seconds=parse_time(typed["time"]) if typed["time"] is not None else 0,
         ),
-        "data": parse_mounts(options["data"]),
-        "checkpoints": parse_mounts(options["checkpoints"], "--checkpoints"),
-        "seed": _parse_seed(options["seed"]),
-        "env": parse_variables(options["env"]),
-        "parents": options["parent"] or (),
-        "tags": options["tag"] or (),
-        "resume": options["resume"],
-        "run_id": options["run_id"],
-        "output": True,
+        "data": parse_mounts(typed["data"]),
+        "checkpoints": parse_mounts(typed["checkpoints"], "--checkpoints"),
+        "seed": _parse_seed(typed["seed"]),
+        "env": parse_variables(typed["env"]),
+        "parents": typed["parent"],
+        "tags": typed["tag"],
     }
+    given = {name: value for name, value in {**typed, **parsed}.items() if value is not None}
+    return RunOptions(output=True, **{name: given[name] for name in RunOptions.__struct_fields__ if name in given})
 
 
 def _parse_seed(text: str | None) -> Any:

@@ -27,6 +27,7 @@ from repro_env.launch.engine import State
 from repro_env.runs.records import annotation, ids, pulled, records, verdicts
 from repro_env.runs.records.records import Run
 from repro_env.runs.records.submissions import Submitted
+from repro_env.runs.start import resumption
 from repro_env.schema.errors import ReproEnvError, UsageError
 from repro_env.schema.rundirectory import STDERR
 from repro_env.store.store import Store
@@ -135,7 +136,7 @@ def get(
     """Copy outputs of a run to a directory."""
     run = records.read(_find(run_id, runs))
     if run.state == "interrupted":
-        use_case.finish_interrupted(run, Store.open())
+        resumption.restore(run, Store.open())
     copies = use_case.copy_outputs(run, glob, to.resolve(), force=force, tell=messages.say)
     if messages.answer_in_json({"files": [str(path) for path in copies]}):
         return

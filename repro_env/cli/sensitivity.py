@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from repro_env.api.execute import FinishedRun, check_command, execute
+import msgspec
+
+from repro_env.api.execute import FinishedRun, execute
 from repro_env.api.sensitivity import Found, over_seeds, own_seeds, parse_metric
 from repro_env.cli import exec as exec_command
 from repro_env.cli import submission
@@ -18,7 +20,7 @@ from repro_env.runs.records.ids import short
 from repro_env.runs.start.request import seed_of, streams_to_repeat
 from repro_env.schema.errors import UsageError
 from repro_env.schema.progress import Details
-from repro_env.specs.argument import open_spec
+from repro_env.specs.argument import current_directory, open_spec
 from repro_env.store.store import Store
 
 _SHOWN = 40
@@ -77,26 +79,19 @@ class Command(exec_command.SimilarCommand):
     @staticmethod
     def run(options: Mapping[str, Any], command: Sequence[str]) -> int:
         """Run `repro-env sensitivity`. Raises `ReproEnvError`."""
-        check_command(command)
+        requested = exec_command.options_of(options).with_command(command, current_directory())
         if options["on"] is None:
             submission.check_alone(options)
-        metric, tell, arguments = (
-            parse_metric(options["metric"]),
-            messages.prefixed,
-            exec_command.arguments(options),
-        )
-        store = Store.open()
-        arguments["spec"] = location = open_spec(options["spec"], store=store, tell=tell)
-
-        first = seed_of(arguments["seed"], location.spec)
+        metric, tell = parse_metric(options["metric"]), messages.prefixed
+        opened = open_spec(options["spec"], store=Store.open(), tell=tell)
+        first = seed_of(requested.seed, opened.spec)
+        requested = msgspec.structs.replace(requested, seed=first)
         finished: dict[int, FinishedRun] = {}
         if options["on"] is not None:
             if options["jobs"] > 1:
                 raise UsageError("-j is for runs on this machine, and cannot be used with --on", hint="leave out -j")
             params = parameters(exec_command.command)
-            finished, stopped = submission.run_seeds(
-                options, command, {**arguments, "seed": first}, params, count=options["seeds"]
-            )
+            finished, stopped = submission.run_seeds(options, requested, params, count=options["seeds"])
             if stopped:
                 tell(f"{len(finished)} of {options['seeds']} runs are recorded")
                 return 128 + stopped
@@ -105,10 +100,11 @@ class Command(exec_command.SimilarCommand):
             if seed in finished:
                 return finished[seed]
             # With --jobs, this is another process, which needs a lease on the store of its own, and streams like those of the first.
-            own = {"seed": seed, "store": Store.open(), "streams": arguments.get("streams")}
-            result = execute(command=command, **{**arguments, **own}, tell=Details(tell))
+            nonlocal requested
+            requested = msgspec.structs.replace(requested, seed=seed)
+            result = execute(opened, command, requested, store=Store.open(), tell=Details(tell))
             if options["jobs"] > 1:
-                arguments["streams"] = streams_to_repeat(result.start, result.end)
+                requested = msgspec.structs.replace(requested, streams=streams_to_repeat(result.start, result.end))
             tell.detail(exec_command.ending(result))
             return result
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from repro_env.api.execute import execute
 from repro_env.cli import exec as exec_command
 from repro_env.cli import submission
@@ -35,10 +37,10 @@ class Command(exec_command.SimilarCommand):
             raise UsageError("`shell` does not support --runner host", hint="use your own shell with the environment active")
         store = Store.open()
         with store.temp.directory() as temporary:
-            arguments = {**exec_command.arguments(options), "runs": temporary / "runs", "keeps_record": False, "store": store}
+            requested = msgspec.structs.replace(exec_command.options_of(options), runs=temporary / "runs", keeps_record=False)
             messages.say(
                 "this shell runs in the captured environment; files that you write are discarded, except in --checkpoints"
             )
-            result = execute(command=["bash"], **arguments, tell=messages.prefixed)
+            result = execute(options["spec"], ["bash"], requested, store=store, tell=messages.prefixed)
         messages.say("next: repro-env exec COMMAND")
         return result.end.outcome.status

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from repro_env.api import execute, jobs, submit
+from repro_env.api import jobs, submit
 from repro_env.api.execute import FinishedRun
 from repro_env.cli.ui import messages
 from repro_env.cli.ui.options import runs_option
@@ -19,6 +19,7 @@ from repro_env.launch.engine import PodEngine
 from repro_env.runs.records import records
 from repro_env.runs.records.ids import short
 from repro_env.runs.start.report import announce
+from repro_env.runs.start.request import RunOptions
 from repro_env.schema.errors import RunError, UsageError
 from repro_env.schema.progress import Details, Tell
 from repro_env.specs.argument import open_spec
@@ -30,10 +31,10 @@ _DECIDED = ("spec", "runs", "run_id", "seed", "env", "env_file", "gpus", "module
 """Options of `exec` on the node that `api.submit` adds, or that have another meaning there."""
 
 
-def run(options: Mapping[str, Any], command: Sequence[str], arguments: dict[str, Any], params: Sequence[Any]) -> int:
-    """Submit the run. `arguments`: of `execute`; `params`: the options of `exec`. Returns the exit code. Raises `ReproEnvError`."""
+def run(options: Mapping[str, Any], requested: RunOptions, params: Sequence[Any]) -> int:
+    """Submit the run. `options`: as typed; `params`: the options of `exec`. Returns the exit code. Raises `ReproEnvError`."""
     tell, store = messages.prefixed, Store.open()
-    planned = _plan(options, command, arguments, params, count=1, store=store)
+    planned = _plan(options, requested, params, count=1, store=store)
     if options["print_"]:
         submitted = submit.submit(planned, prints=True, store=store, tell=tell)
         messages.result(planned.script.rstrip("\n"))
@@ -66,7 +67,7 @@ def run(options: Mapping[str, Any], command: Sequence[str], arguments: dict[str,
 
 
 def run_seeds(
-    options: Mapping[str, Any], command: Sequence[str], arguments: dict[str, Any], params: Sequence[Any], *, count: int
+    options: Mapping[str, Any], requested: RunOptions, params: Sequence[Any], *, count: int
 ) -> tuple[dict[int, FinishedRun], int]:
     """Run a command with `count` consecutive seeds as one array job, and wait for all runs.
 
@@ -74,7 +75,7 @@ def run_seeds(
     """
     tell, store = messages.prefixed, Store.open()
     engines.get(options["on"]).check_count(count, os.environ)
-    planned = _plan(options, command, arguments, params, count=count, store=store)
+    planned = _plan(options, requested, params, count=count, store=store)
     announce(planned.inputs, Details(tell))
     submitted = submit.submit(planned, store=store, tell=tell)
     tell(f"{count} runs were submitted as the array job {submitted.job}")
@@ -98,16 +99,10 @@ def run_seeds(
 
 
 def _plan(
-    options: Mapping[str, Any],
-    command: Sequence[str],
-    arguments: dict[str, Any],
-    params: Sequence[Any],
-    *,
-    count: int,
-    store: Store,
+    options: Mapping[str, Any], requested: RunOptions, params: Sequence[Any], *, count: int, store: Store
 ) -> submit.Planned:
     tell = messages.prefixed
-    opened = open_spec(arguments.pop("spec"), store=store, tell=tell)
+    opened = open_spec(options["spec"], store=store, tell=tell)
     job = submit.JobOptions(
         engine=options["on"],
         nodes=options["nodes"] or 1,
@@ -120,7 +115,7 @@ def _plan(
     def words(changes: Mapping[str, Any]) -> list[str]:
         return list(node_words({**options, **changes}, params))
 
-    return submit.plan(execute.options_of(command, **arguments), opened, words, job, store=store, tell=tell)
+    return submit.plan(requested, opened, words, job, store=store, tell=tell)
 
 
 def explain(engine: str) -> int:

@@ -11,6 +11,7 @@ import msgspec
 from repro_env.api import execute
 from repro_env.api.execute import FinishedRun
 from repro_env.runs.records import records
+from repro_env.runs.start.origin import Origin
 from repro_env.runs.start.request import RunOptions
 from repro_env.sandbox.image import Image
 from repro_env.sandbox.runner import Runner
@@ -66,7 +67,7 @@ class Place(Silent):
         self(label)
         return nullcontext(lambda count: None)
 
-    def run(self, *command: str, backend: Fake | None = None, **options: Any) -> FinishedRun:
+    def run(self, *command: str, backend: Fake | None = None, start: Origin | None = None, **options: Any) -> FinishedRun:
         defaults: dict[str, Any] = {
             "command": command or ("train.py",),
             "here": self.project,
@@ -74,7 +75,7 @@ class Place(Silent):
         }
         run_options = RunOptions(**(defaults | options))
         opened = Opened(self.spec, self.directory)
-        return execute.run(run_options, opened, store=self.store, tell=self, backend=backend or Fake())
+        return execute.run(run_options, opened, start, store=self.store, tell=self, backend=backend or Fake())
 
     @property
     def runs(self) -> list[Path]:

@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -36,7 +37,7 @@ def findings(done: Audit) -> list[tuple[str, str, str]]:
     return [(finding.part, finding.state, finding.what) for finding in done.findings]
 
 
-def run(place: Place, *, parents: tuple[Parent, ...] = (), **options: object) -> FinishedRun:
+def run(place: Place, *, parents: tuple[Parent, ...] = (), **options: Any) -> FinishedRun:
     """Record a run with two outputs and these parents."""
     done = place.run(backend=Fake(writes(ck__w_pt="weights", log_txt="1")), **options)
     if parents:

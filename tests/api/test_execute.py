@@ -244,7 +244,7 @@ def test_the_hidden_secret_is_the_value_that_the_command_gets(tmp_path: Path) ->
         command=("x",),
         here=Path("/"),
         environ={"API_TOKEN": "from-the-caller"},
-        env=(*request.read_env_file(tmp_path / "vars"), ("API_TOKEN", "from-the-option")),
+        env={**dict(request.read_env_file(tmp_path / "vars")), "API_TOKEN": "from-the-option"},
     )
     assert request.secrets_of(options) == {"from-the-option"}
 
@@ -648,23 +648,28 @@ def test_a_run_sees_a_clone_at_the_path_of_the_captured_project(place: Place, tm
     assert place.runs == []
 
 
-def test_the_arguments_of_execute_are_the_options_of_a_run(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_execute_completes_the_options_with_the_command_and_the_caller(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[RunOptions] = []
     monkeypatch.chdir(place.project)
     monkeypatch.setattr(execute, "run", lambda options, opened, **others: seen.append(options))
     opened = Opened(place.spec, place.directory)
-    execute.execute(
-        opened, ["x", "y"], data={"a": "/b"}, checkpoints=["ck"], env={"A": "1", "B": None}, runs="r", store=place.store
-    )
-    execute.execute(opened, ["x"], determinism="strict", store=place.store)
-    default, strict = seen
-    assert default.command == ("x", "y")
-    assert (default.data, default.checkpoints, default.env) == ((("a", "/b"),), (("ck", ""),), (("A", "1"), ("B", None)))
-    assert (default.here, default.runs) == (place.project, place.project / "r")
-    assert (default.ids, strict.ids) == ("system", "seeded")
+    (place.project / "vars").write_text("A=file\nC=3\n")
+    asked = RunOptions(data={"a": "/b"}, env={"A": "1", "B": None}, env_file=Path("vars"), runs=Path("r"), source=Path("s"))
+    execute.execute(opened, ["x", "y"], asked, store=place.store)
+    (made,) = seen
+    assert (made.command, made.data, made.here) == (("x", "y"), {"a": "/b"}, place.project)
+    assert (made.env, made.env_file) == ({"A": "1", "C": "3", "B": None}, None)
+    assert (made.runs, made.source) == (place.project / "r", place.project / "s")
+    (place.project / "vars").unlink()
+    assert made.with_command(made.command, place.project) == made
     for command in ([], [""]):
         with pytest.raises(UsageError):
             execute.execute(opened, command, store=place.store)
+
+
+def test_random_ids_are_seeded_with_strict_determinism(place: Place) -> None:
+    options: tuple[dict[str, Any], ...] = ({}, {"determinism": "strict"}, {"determinism": "strict", "ids": "system"})
+    assert [place.run(**each).start.ids for each in options] == ["system", "seeded", "system"]
 
 
 def captured_with_gpus(place: Place) -> None:

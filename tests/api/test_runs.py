@@ -10,6 +10,7 @@ import pytest
 from repro_env.api import runs
 from repro_env.runs.records import records
 from repro_env.runs.records.records import Run
+from repro_env.runs.start import resumption
 from repro_env.sandbox import outputs, workspace
 from repro_env.schema.errors import RecordError
 from repro_env.schema.progress import Silent
@@ -176,5 +177,5 @@ def test_an_interrupted_run_keeps_only_its_outputs(tmp_path: Path) -> None:
     workspace.prepare(launches.make("/project"), directory, empty)
     (run.files / "out").write_text("1")
     os.mkfifo(run.files / "pipe")
-    runs.finish_interrupted(run, store)
+    resumption.restore(run, store)
     assert sorted(path.name for path in directory.rglob("*")) == sorted(["files", "lock", "out", "start.json"])

@@ -16,7 +16,7 @@ from types import ModuleType
 import pytest
 
 import repro_env
-from repro_env.api.execute import options_of
+from repro_env.runs.start.request import RunOptions
 from repro_env.schema.environment import Environ
 
 VALUE = "value-of-a-planted-token-41c7"
@@ -71,6 +71,6 @@ def test_no_signature_default_or_text_has_a_value_of_the_environment() -> None:
 
 def test_the_text_of_options_has_no_value_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_TOKEN", VALUE)
-    options = options_of(["train.py"])
+    options = RunOptions().with_command(["train.py"], Path("/"))
     assert options.environ["MY_TOKEN"] == VALUE
     assert VALUE not in f"{options!r} {options} {Environ(os.environ)}"

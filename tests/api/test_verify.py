@@ -15,9 +15,9 @@ import pytest
 from repro_env.api import verify
 from repro_env.api.execute import FinishedRun
 from repro_env.api.verify import Verified
-from repro_env.compare import rerun
 from repro_env.compare.outputs import ignorefile, results
 from repro_env.runs.records import annotation, checkpointstate, pulled, records
+from repro_env.runs.start import repeat
 from repro_env.schema import codec
 from repro_env.schema.environment import Variable
 from repro_env.schema.errors import RecordError, SourceError, SpecError, UsageError
@@ -315,7 +315,7 @@ def test_code_is_found_in_its_directory_without_the_checkpoints_there(place: Pla
 def test_an_edited_list_of_checkpoints_is_refused(place: Place) -> None:
     done = place.run(backend=Saving(1.0), checkpoints=(("ck", "/ck"),))
     path = done.directory / CHECKPOINTS_BEFORE
-    path.write_bytes(path.read_bytes().replace(b'"others": []', b'"others": ["/ck/x (gone)"]'))
+    path.write_bytes(path.read_bytes().replace(b'"special_files": []', b'"special_files": ["/ck/x (gone)"]'))
     with pytest.raises(RecordError, match="this file changed since the run"):
         verify_run(place, None, Saving(1.0))
 
@@ -465,6 +465,15 @@ def test_another_exit_code_cannot_be_accepted(place: Place) -> None:
     assert "exit code 1 and not 0" in ignorefile.accept(place.project, found.verdict.files, found.problem).refused[0]
 
 
+def test_a_task_of_a_step_verifies_as_one_process(place: Place) -> None:
+    place.run(backend=Fake(training()))
+    step = {"SLURM_JOB_ID": "17", "SLURM_STEP_ID": "2", "SLURM_STEP_NUM_TASKS": "8", "SLURM_PROCID": "3", "SLURM_LOCALID": "1"}
+    backend = Fake(training())
+    assert verify_run(place, None, backend, environ={"HOME": "/home/ann", **step}).verdict.same
+    assert backend.launch is not None
+    assert backend.launch.member is None
+
+
 def test_another_cpu_is_reported_before_the_run(place: Place) -> None:
     done = place.run(backend=Fake(training()))
     edit(done, host=("cpu Other (x86_64)",))
@@ -478,10 +487,10 @@ def test_another_cpu_is_reported_before_the_run(place: Place) -> None:
 def test_threads_of_the_option_and_of_the_capture_are_distinguished() -> None:
     names = ("BLIS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     four = tuple(Variable(name=name, value="4") for name in names)
-    assert rerun.threads_option(four) == 4
-    assert rerun.threads_option((*four, Variable(name="LOKY_MAX_CPU_COUNT", value="4"))) is None
-    assert rerun.threads_option(four[:2]) is None
-    assert rerun.threads_option(()) is None
+    assert repeat.threads_option(four) == 4
+    assert repeat.threads_option((*four, Variable(name="LOKY_MAX_CPU_COUNT", value="4"))) is None
+    assert repeat.threads_option(four[:2]) is None
+    assert repeat.threads_option(()) is None
 
 
 @pytest.mark.parametrize("result", ["metrics/*", ""])

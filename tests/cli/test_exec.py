@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -13,6 +12,7 @@ from repro_env.cli import app
 from repro_env.cli import exec as run
 from repro_env.cli.ui import messages as say
 from repro_env.cli.ui.options import parse_mount
+from repro_env.runs.start.request import RunOptions
 from repro_env.schema.errors import UsageError
 from repro_env.schema.progress import Silent
 from repro_env.schema.run import End, Outcome, Output, SourceFact, Start
@@ -31,8 +31,8 @@ def parse(*words: str) -> tuple[dict[str, object], list[str]]:
     return options | lists, list(run.words(context))
 
 
-def arguments(*words: str) -> dict[str, Any]:
-    return run.arguments(app.parse("exec", words).params)
+def arguments(*words: str) -> RunOptions:
+    return run.options_of(app.parse("exec", words).params)
 
 
 @pytest.mark.parametrize(
@@ -105,12 +105,23 @@ def test_options_are_converted_to_arguments(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(tmp_path)
     words = "--seed 7 --data a:/b --checkpoints ck --env A=1 --env B --env-file ../e --runs /r --network x y"
     converted = arguments(*words.split())
-    assert converted["seed"] == 7
-    assert converted["data"] == [("a", "/b")]
-    assert converted["checkpoints"] == [("ck", "")]
-    assert converted["env"] == {"A": "1", "B": None}
-    assert (converted["env_file"], converted["runs"]) == (tmp_path.parent / "e", Path("/r"))
-    assert (converted["network"], converted["frozen"], converted["runner"]) == (True, False, "embedded")
+    assert converted == RunOptions(
+        seed=7,
+        data=[("a", "/b")],
+        checkpoints=[("ck", "")],
+        env={"A": "1", "B": None},
+        env_file=tmp_path.parent / "e",
+        runs=Path("/r"),
+        network=True,
+        output=True,
+    )
+
+
+def test_every_option_of_a_run_is_an_option_of_exec() -> None:
+    typed = app.parse("exec", ["x"]).params
+    others = {"parents", "tags", "limits", "output", "keeps_record", "streams", "command", "here", "environ", "member"}
+    assert set(RunOptions.__struct_fields__) - set(typed) == others
+    assert run.options_of(typed) == RunOptions(data=[], checkpoints=[], output=True)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +158,7 @@ def test_exec_refuses_an_invalid_value(words: str, message: str) -> None:
 
 
 def test_the_largest_seed_is_accepted() -> None:
-    assert arguments("--seed", "4294967295", "x")["seed"] == 2**32 - 1
+    assert arguments("--seed", "4294967295", "x").seed == 2**32 - 1
 
 
 def test_an_existing_path_with_a_colon_is_not_split(tmp_path: Path) -> None:
@@ -304,18 +315,18 @@ def test_the_application_passes_the_command_unchanged(monkeypatch: pytest.Monkey
 
 def test_trace_is_an_option_without_a_value() -> None:
     for words, trace in ((("train.py",), False), (("--trace", "train.py"), True), (("train.py", "--trace"), False)):
-        assert arguments(*words)["trace"] is trace
+        assert arguments(*words).trace is trace
 
 
 def test_determinism_ranks_and_threads_have_defaults() -> None:
     names = ("ranks", "determinism", "ids", "threads")
     strict = arguments("--ranks", "same", "--determinism=strict", "--threads", "3", "x")
-    assert [strict[name] for name in names] == ["same", "strict", None, 3]
+    assert [getattr(strict, name) for name in names] == ["same", "strict", None, 3]
     default = arguments("x")
-    assert [default[name] for name in names] == ["each", "warn", None, None]
+    assert [getattr(default, name) for name in names] == ["each", "warn", None, None]
 
 
 def test_parents_tags_and_the_note_are_arguments() -> None:
     annotated = arguments("--parent", "1f2e", "--tag", "a", "--tag", "b", "--note", "why", "x")
-    assert list(annotated["parents"]) == ["1f2e"]
-    assert (list(annotated["tags"]), annotated["note"]) == (["a", "b"], "why")
+    assert list(annotated.parents) == ["1f2e"]
+    assert (list(annotated.tags), annotated.note) == (["a", "b"], "why")

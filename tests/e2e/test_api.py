@@ -16,7 +16,8 @@ import json, sys
 import repro_env
 spec = repro_env.capture(python=sys.argv[1], seed=5)
 image = repro_env.rebuild(spec)
-run = repro_env.execute(spec, ["train.py"], env={"LEVEL": "3"}, note="from Python")
+options = repro_env.RunOptions(env={"LEVEL": "3"}, note="from Python")
+run = repro_env.execute(spec, ["train.py"], options)
 checked = repro_env.check(spec, environment=False)
 verified = repro_env.verify(run, env={"LEVEL": "3"})
 listed = [str(run.directory) for run in repro_env.list_runs().runs]

@@ -24,10 +24,10 @@ import typer.main
 
 from repro_env.cli import app
 from repro_env.cli.ui import messages
-from repro_env.compare import rerun
 from repro_env.io.files import remove_tree
 from repro_env.runs.records import annotation, records
 from repro_env.runs.records.checkpointstate import CheckpointFile, Listing
+from repro_env.runs.start import repeat
 from repro_env.sandbox import outputs as collected
 from repro_env.sandbox.workspace import collect
 from repro_env.schema import codec
@@ -606,7 +606,7 @@ def test_verify_refuses_data_without_a_digest(runs: Path, outside: Path) -> None
     run = records.read(honest(runs, 1))
     fact = DataFact(source=str(outside), target="/t", kind="data", digest=None)
     run = msgspec.structs.replace(run, start=msgspec.structs.replace(run.start, data=(fact,)))
-    (problem,) = rerun.data_problems(run, Store.open(), Silent())
+    (problem,) = repeat.data_problems(run, {"/t": str(outside)}, Store.open(), Silent())
     assert str(outside) in problem
     assert "no digest" in problem
 

@@ -1,1 +1,1 @@
-"""Parts of an execution: bytecode of the image, programs of ours in the image, container engines, streams, and advice."""
+"""Run and record a command, alone or as one of several processes: runner, bytecode of the image, streams, and advice."""

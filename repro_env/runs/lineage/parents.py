@@ -9,8 +9,9 @@ from typing import Literal
 
 import msgspec
 
+from repro_env.io.files import walk
 from repro_env.runs.lineage.families import EMPTY
-from repro_env.runs.lineage.knownruns import AllRuns
+from repro_env.runs.lineage.knownruns import AllRuns, read_all_runs
 from repro_env.runs.records import ids, records
 from repro_env.runs.records.notes import Resumed
 from repro_env.runs.records.records import Run
@@ -18,6 +19,7 @@ from repro_env.schema import redact
 from repro_env.schema.errors import RecordError, ReproEnvError
 from repro_env.schema.run import DataFact, Mount, Parent
 from repro_env.schema.rundirectory import FILES, OUTSIDE, START, output_of
+from repro_env.store.store import Store
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
@@ -71,6 +73,18 @@ def from_copies(mount: DataFact, files: Mapping[str, str], known: AllRuns) -> tu
         if parents.setdefault(run_id, parent).sha256 != sha256:
             parents[run_id] = msgspec.structs.replace(parent, path="", sha256=None)
     return tuple(parents.values())
+
+
+def from_data(data: Sequence[DataFact], mounts: Sequence[Mount], runs: Path, store: Store) -> tuple[Parent, ...]:
+    """Return the runs whose outputs are mounted, from their run directories or as copies with the same content."""
+    found = list(from_mounts(mounts))
+    copies = [fact for fact in data if fact.kind == "data" and run_containing(Path(fact.source)) is None]
+    known = read_all_runs([runs] if copies else [], store)
+    for fact in copies if known.runs else ():
+        root = Path(fact.source)
+        files = store.hashes.of(root, list(walk(root))) if root.is_dir() else {root.name: (fact.digest or "")[7:]}
+        found += from_copies(fact, files, known)
+    return tuple(found)
 
 
 def from_checkpoints(checkpoints: Iterable[Resumed], runs: Sequence[Path], run_id: str) -> tuple[Parent, ...]:

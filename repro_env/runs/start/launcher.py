@@ -30,8 +30,6 @@ def find(options: RunOptions) -> tuple[Member, str] | None:
     Raises `UsageError` for ranks that are not valid, and for several machines without `--network`.
     """
     environ = options.environ
-    if options.recorded is not None:  # verify starts a recorded run again, as one process
-        return None
     processes = engines.processes_of(environ)
     if processes is None:
         if options.run_id is None or environ.get("WORLD_SIZE", "1") == "1":

@@ -14,7 +14,6 @@ from repro_env.runs.start import sourcedirectory
 from repro_env.runs.start.inputs import Inputs
 from repro_env.runs.start.request import RunOptions
 from repro_env.sandbox import landlock, plan
-from repro_env.schema import redact
 from repro_env.schema.environment import values_of
 from repro_env.schema.messages import plural, shorten
 from repro_env.schema.progress import Tell
@@ -52,7 +51,7 @@ def announce(inputs: Inputs, tell: Tell) -> None:
 def _source(inputs: Inputs) -> str:
     """Say which code the run uses, and how it differs from the captured code."""
     options, fact = inputs.options, inputs.start.source
-    if options.recorded is not None:
+    if not inputs.origin.follows_caller:
         return "source of the run"
     if fact.directory is None:
         hint = "" if options.frozen else _source_hint(inputs) or "; to run the code in a directory: --source DIR"
@@ -69,7 +68,7 @@ def _source(inputs: Inputs) -> str:
 def _source_hint(inputs: Inputs) -> str:
     """Return a hint if the working directory holds another copy of the code than the run uses."""
     options, source = inputs.options, inputs.spec.observed.source
-    used = options.source is not None or options.recorded is not None
+    used = options.source is not None or not inputs.origin.follows_caller
     if source is None or used or options.here == inputs.code.path or not sourcedirectory.holds(source, options.here):
         return ""
     return f"; to run the code here: --source {shlex.quote(str(options.here))}"
@@ -100,7 +99,7 @@ def _details(inputs: Inputs) -> Iterator[str]:
         yield f"{mount.kind} {mount.source}" + (f" at {mount.target}" if mount.target != mount.source else "") + f" ({access})"
     for name, number in Counter(fact.name for fact in start.devices).items():
         yield f"GPU {name}" + (f" ({number} of them)" if number > 1 else "")
-    if launch.cwd != str(options.here if options.recorded is not None else inputs.code.inside(options.here, launch.workspace)):
+    if launch.cwd != str(inputs.origin.working_directory(options, inputs.code, launch.workspace)):
         yield f"working directory {launch.cwd}, because {options.here} is not part of the source"
     if start.host_env:
         yield f"variables that the command gets from the host, but not in runs in the image: {shorten(start.host_env, _NAMED)}"
@@ -125,37 +124,9 @@ def _unseen(inputs: Inputs) -> Iterator[str]:
 def _unused(inputs: Inputs) -> Iterator[str]:
     """Yield a line that names the caller's variables whose values the run does not use."""
     options = inputs.options
-    if options.recorded is None:
+    if inputs.origin.follows_caller:
         used = values_of(inputs.launch.env)
         environ = {name: value for name, value in options.environ.items() if not name.startswith(engines.prefixes())}
         unused = variables.unused(environ, used, inputs.spec.observed.variables.added)
         if names := [name for name in unused if name not in inputs.start.env_names]:
             yield f"ignored, because the run takes these variables from the spec: {shorten(names, _NAMED)} (to use yours: --env NAME)"
-
-
-def exact_words(command: tuple[str, ...], redacted: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the command if it differs from `redacted`, its form in the record, only in newlines and control characters, else ()."""
-    if redacted == command or redacted != tuple(map(redact.one_line, command)):
-        return ()
-    return command if all(map(redact.encodable, command)) else ()
-
-
-def redact_command(command: tuple[str, ...], hidden: frozenset[str] = frozenset()) -> tuple[str, ...]:
-    """Return the command as the record stores it, without secrets, even if one follows its option as a separate word.
-
-    `hidden`: values of the caller's variables whose names mark them as secrets.
-    """
-    words = []
-    for number, word in enumerate(command):
-        line = redact.line(word, hidden)
-        if number:
-            before = redact.line(command[number - 1])
-            if redact.REDACTED not in line and redact.line(f"{command[number - 1]} {word}") != f"{before} {line}":
-                line = redact.REDACTED
-            if command[number - 1].startswith("-") and "=" not in command[number - 1] and not word.startswith("-"):
-                line = redact.value(command[number - 1], line)
-        name, sign, value = line.partition("=")
-        if sign and " " not in name and redact.REDACTED not in line:
-            line = f"{name}={redact.value(name, value)}"
-        words.append(line)
-    return tuple(words)

@@ -21,7 +21,7 @@ from repro_env.oci.entry import Entry, escape, sort_with_parents
 from repro_env.runs.start import snapshot
 from repro_env.runs.start.snapshot import Snapshot
 from repro_env.schema.environment import values_of
-from repro_env.schema.run import Mount, Start
+from repro_env.schema.run import Mount
 from repro_env.schema.spec import Spec
 from repro_env.store.store import Store
 
@@ -48,29 +48,21 @@ class _RefusedError(Exception):
 
 
 def show(
-    spec: Spec,
-    source: Snapshot,
-    live: Path,
-    workspace: str,
-    others: Sequence[Mount],
-    store: Store,
-    *,
-    recorded: Start | None,
+    spec: Spec, source: Snapshot, live: Path, workspace: str, others: Sequence[Mount], store: Store, digest: str | None = None
 ) -> Repository:
     """Return the mounts with which a run sees the repository in `live`.
 
-    `others`: the user's mounts. `recorded`: the start of the recorded run that is run again; None for a new run.
+    `others`: the user's mounts. `digest`: of the copy that was made for a recorded run; None to make a copy.
     """
     top = next((directory for directory in (live, *live.parents) if os.path.lexists(directory / ".git")), None)
-    recorded_digest = None if recorded is None else recorded.git
-    if top is None or not _has_git(spec, store) or (recorded is not None and recorded_digest is None):
+    if top is None or not _has_git(spec, store):
         return Repository()
     try:
         if top != live:
             raise _RefusedError(f"its top level is {top}, above the source")
         if any(f"{mount.target}/".startswith(f"{workspace}/.git/") for mount in others):
             raise _RefusedError("another mount is at or below its .git directory")
-        if recorded is None and source.fact.directory is None:
+        if digest is None and source.fact.directory is None:
             raise _RefusedError("the run uses the captured source, not the live directory")
         own, common = _directories(live / ".git")
         objects = common / "objects"
@@ -78,7 +70,7 @@ def show(
             raise _RefusedError(f"{objects} is not a directory")
         if _read(objects / "info" / "alternates"):
             raise _RefusedError("some of its objects are in another repository (objects/info/alternates)")
-        digest = recorded_digest or _copy(own, common, live, source, store)
+        digest = digest or _copy(own, common, live, source, store)
     except _RefusedError as error:
         return Repository(text=f"git in the run does not see the repository: {error}")
     tree = store.layers.path(digest)

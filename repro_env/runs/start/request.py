@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -14,7 +14,8 @@ import msgspec
 from repro_env.environment.machine import variables
 from repro_env.oci import paths as layout
 from repro_env.sandbox import plan, streams
-from repro_env.schema.environment import Variable, values_of
+from repro_env.schema import redact
+from repro_env.schema.environment import Environ, Variable, values_of
 from repro_env.schema.errors import DataError, UsageError, os_errors_as
 from repro_env.schema.progress import Tell
 from repro_env.schema.run import (
@@ -33,6 +34,8 @@ from repro_env.schema.run import (
 from repro_env.schema.runners import DEFAULT, TRAITS, RunnerName, Traits
 from repro_env.schema.spec import Spec
 
+Pairs = Mapping[str, str] | Sequence[str | tuple[str, str]]
+"""Paths to mount: `{SRC: DST}` or `[(SRC, DST)]`, or `[SRC]` for the same absolute path in the run."""
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
 SIZES: tuple[Literal["COLUMNS", "LINES"], ...] = ("COLUMNS", "LINES")
 """Variables with the size of a terminal, which take precedence over the terminal itself."""
@@ -41,64 +44,92 @@ _TERM = re.compile(r"[0-9A-Za-z][0-9A-Za-z._+-]{0,63}")
 
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user requested for a run."""
+    """The options of `exec`: the command line, the API and jobs pass them on as this value."""
 
-    command: tuple[str, ...]
-    here: Path
-    """The caller's working directory, absolute."""
-    environ: Mapping[str, str]
-    """The caller's environment variables."""
-    runner: RunnerName = DEFAULT
-    data: tuple[tuple[str, str], ...] = ()
-    """(SRC, DST) as typed; DST is empty if it was not given."""
-    checkpoints: tuple[tuple[str, str], ...] = ()
+    data: Pairs = ()
+    """Mounted read-only: `{SRC: DST}`, `[(SRC, DST)]`, or `[SRC]` for the same absolute path in the run."""
+    checkpoints: Pairs = ()
+    """Mounted writable."""
+    data_changed: bool = False
     seed: int | Literal["random"] | None = None
     ranks: Ranks = "each"
     determinism: Mode = "warn"
-    ids: Ids = "system"
+    ids: Ids | None = None
+    """None for `seeded` with strict determinism, otherwise `system`."""
     threads: int | None = None
     trace: bool = False
-    parents: tuple[str, ...] = ()
-    """Parent runs, as typed."""
-    tags: tuple[str, ...] = ()
-    note: str = ""
-    env: tuple[tuple[str, str | None], ...] = ()
-    """(name, value) of `--env-file` and `--env`; None means the caller's value."""
+    env: Mapping[str, str | None] = msgspec.field(default_factory=dict)
+    """Variables by name; None means the caller's value."""
+    env_file: Path | None = None
     network: bool = False
+    source: Path | None = None
+    """The source directory, if the user named one."""
+    frozen: bool = False
+    runner: RunnerName = DEFAULT
     gpus: int | str | None = None
     """As `sandbox.gpus.choose`; None for all GPUs if the spec was captured with any."""
     limits: Limits = Limits()
-    frozen: bool = False
-    source: Path | None = None
-    """The source directory, if the user named one."""
-    data_changed: bool = False
+    parents: Sequence[str] = ()
+    """Parent runs, as typed."""
+    tags: Sequence[str] = ()
+    note: str = ""
     runs: Path | None = None
-    recorded: Start | None = None
-    """The start of the recorded run to run again; None for a new run. Its source replaces the captured one, and has only those of
-    its data that are in the store. `here` is a path inside the run."""
+    """The directory in which the run is recorded; None for the default of the spec."""
     run_id: str | None = None
     """The id of the run, if another process has chosen it: the one that submitted the job."""
     resume: str | None = None
     """The run to resume, as typed."""
+
+    output: bool = False
+    """Forward what the command prints to stdout and stderr."""
+    keeps_record: bool = True
+    """Keep the run directory. If not, messages do not mention it, because the caller removes it."""
+    streams: StandardStreams | None = None
+    """The standard streams of another run (`Start.streams`), to connect those of this one in the same way, without input; None for
+    streams like those of the caller."""
+
+    command: tuple[str, ...] = ()
+    here: Path = Path("/")
+    """The caller's working directory, absolute."""
+    environ: Mapping[str, str] = msgspec.field(default_factory=dict)
+    """The caller's environment variables."""
     member: Member | None = None
     """This process, if it shares the run with others."""
-    keeps_record: bool = True
-    """Keep the run directory. If not, messages do not mention it."""
-    output: bool = True
-    """Forward what the command prints to stdout and stderr."""
-    streams: StandardStreams | None = None
-    """The standard streams of another run, to connect those of this one in the same way; None for streams like those of the caller."""
 
     @property
     def traits(self) -> Traits:
         """The traits of the runner."""
         return TRAITS[self.runner]
 
+    def with_command(self, command: Sequence[str], here: Path) -> RunOptions:
+        """Return the options for a command that this process runs in the working directory `here`. Raises `UsageError`."""
+        if not command:
+            raise UsageError("no command was given", hint="for example: train.py --epochs 3")
+        if not command[0]:
+            raise UsageError("the command is an empty string", hint="check the variable that it came from")
+        return msgspec.structs.replace(
+            self,
+            command=tuple(command),
+            here=here,
+            environ=Environ(os.environ),
+            env={**dict(read_env_file(self.env_file and here / self.env_file)), **self.env},
+            env_file=None,
+            source=self.source and here / self.source,
+            runs=self.runs and here / self.runs,
+        )
+
+
+def pairs_of(paths: Pairs) -> tuple[tuple[str, str], ...]:
+    """Return (SRC, DST) for each path; DST is empty if it is not given."""
+    if isinstance(paths, Mapping):
+        return tuple(paths.items())
+    return tuple(path if isinstance(path, tuple) else (str(path), "") for path in paths)
+
 
 def variables_of(options: RunOptions) -> tuple[Variable, ...]:
-    """Return the variables of `--env` and `--env-file`, sorted by name. The last value of a name is used."""
+    """Return the variables of `--env` and `--env-file`, sorted by name."""
     values: dict[str, str] = {}
-    for name, value in options.env:
+    for name, value in dict(options.env).items():
         if not (name.isascii() and name.isidentifier()) or "\0" in (value or ""):
             raise UsageError(
                 "a variable needs a name of letters, digits and _, and a value without null bytes",
@@ -117,8 +148,6 @@ def python_path_of(options: RunOptions, root: Path, workspace: str) -> tuple[str
 
     These entries are code, so they need no option. Other entries are part of the captured environment.
     """
-    if options.recorded is not None:
-        return options.recorded.python_path
     entries = [os.path.realpath(options.here / entry) for entry in options.environ.get("PYTHONPATH", "").split(":") if entry]
     real_root = os.path.realpath(root)
     paths = [os.path.relpath(entry, real_root) for entry in entries if f"{entry}/".startswith(f"{real_root}/")]
@@ -162,12 +191,12 @@ def mounts_of(options: RunOptions, spec: Spec, here: Path, tell: Tell) -> tuple[
     `here`: the caller's working directory inside the run. Without DST, a relative SRC is mounted at the same path relative to it.
     """
     mounts = []
-    kinds: tuple[tuple[Literal["data", "checkpoints"], tuple[tuple[str, str], ...]], ...] = (
+    kinds: tuple[tuple[Literal["data", "checkpoints"], Pairs], ...] = (
         ("data", options.data),
         ("checkpoints", options.checkpoints),
     )
     for kind, pairs in kinds:
-        for source, target in pairs:
+        for source, target in pairs_of(pairs):
             absolute = Path(os.path.normpath(options.here / source))
             if not _exists(absolute, f"--{kind} {source}"):
                 if kind == "data":
@@ -280,3 +309,31 @@ def user_of(environ: Mapping[str, str]) -> User:
     if not home.startswith("/") or home in ("/", "//"):
         home = f"/home/{layout.CONTAINER_USER}"
     return User(uid=uid, gid=gid, name=layout.CONTAINER_USER, home=home)
+
+
+def exact_words(command: tuple[str, ...], redacted: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the command if it differs from `redacted`, its form in the record, only in newlines and control characters, else ()."""
+    if redacted == command or redacted != tuple(map(redact.one_line, command)):
+        return ()
+    return command if all(map(redact.encodable, command)) else ()
+
+
+def redact_command(command: tuple[str, ...], hidden: frozenset[str] = frozenset()) -> tuple[str, ...]:
+    """Return the command as the record stores it, without secrets, even if one follows its option as a separate word.
+
+    `hidden`: values of the caller's variables whose names mark them as secrets.
+    """
+    words = []
+    for number, word in enumerate(command):
+        line = redact.line(word, hidden)
+        if number:
+            before = redact.line(command[number - 1])
+            if redact.REDACTED not in line and redact.line(f"{command[number - 1]} {word}") != f"{before} {line}":
+                line = redact.REDACTED
+            if command[number - 1].startswith("-") and "=" not in command[number - 1] and not word.startswith("-"):
+                line = redact.value(command[number - 1], line)
+        name, sign, value = line.partition("=")
+        if sign and " " not in name and redact.REDACTED not in line:
+            line = f"{name}={redact.value(name, value)}"
+        words.append(line)
+    return tuple(words)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,10 +15,13 @@ from repro_env.runs.lineage import parents
 from repro_env.runs.records import ids, records
 from repro_env.runs.records.records import Run
 from repro_env.runs.start.request import RunOptions
+from repro_env.sandbox import workspace
+from repro_env.sandbox.runners import runner_class
 from repro_env.schema.errors import RecordError, SpecError, UsageError
-from repro_env.schema.run import Parent, SourceFact, Start
+from repro_env.schema.run import Parent, SourceFact
 from repro_env.schema.rundirectory import OUTSIDE
 from repro_env.schema.spec import Spec
+from repro_env.store.store import Store
 
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 
@@ -52,21 +56,35 @@ def find(options: RunOptions, spec: Spec, runs: Path) -> tuple[str, Run | None]:
     return run_id, run
 
 
-def with_times(source: SourceFact, run: Run | None, recorded: Start | None) -> SourceFact:
-    """Return the source of a run that resumes `run`, with the times of its outputs. A repeated run has the `recorded` times."""
-    if run is None or recorded is not None:
-        return source
+def restore(run: Run, store: Store) -> None:
+    """Remove everything but outputs from the files of a run that was interrupted before it could do so itself."""
+    if run.state != "interrupted":
+        return
+    source = run.start.source
+    tree = store.layers.path(source.tree_in_run)
+    if tree is not None:
+        with contextlib.suppress(OSError):
+            runner_class(run.start.runner).restore(run.directory, run.id, source.path)
+            workspace.collect(run.directory, tree, [])
+
+
+def require_outputs(run: Run, store: Store) -> None:
+    """Make the outputs of a run ready for the run that resumes it. Raises `RecordError` if they cannot be separated from its code."""
+    restore(run, store)
+    if not workspace.is_collected(run.directory):
+        raise RecordError(
+            "the outputs of this killed run cannot be separated from its code, which is not in the store any more",
+            where=str(run.files),
+            hint="copy the outputs into the project, and start a new run",
+        )
+
+
+def with_times(source: SourceFact, run: Run) -> SourceFact:
+    """Return the source of a run that resumes `run`, with the times of its outputs."""
     directories = (("", run.files), ("/", run.files.with_name(OUTSIDE)))
     outputs = ((prefix, times_of(walk(directory))) for prefix, directory in directories if directory.is_dir())
     times = {escape(prefix + path): time for prefix, found in outputs for path, time in found.items()}
     return msgspec.structs.replace(source, times={**source.times, **times})
-
-
-def count(options: RunOptions, resumed: Run | None) -> int:
-    """Return how many resumes led to a run: for a repeat as recorded, otherwise one more than to the run that it resumes."""
-    if options.recorded is not None:
-        return options.recorded.resumes
-    return 0 if resumed is None else resumed.start.resumes + 1
 
 
 def parent_of(run: Run) -> Parent:

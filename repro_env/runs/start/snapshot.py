@@ -52,7 +52,6 @@ def take(
     runs: Path,
     store: Store,
     without: Sequence[Path] = (),
-    recorded: SourceFact | None = None,
     restore: bool = False,
 ) -> Snapshot:
     """Take a snapshot of the code in a directory by the rules of the capture; without a directory, of the captured files.
@@ -60,9 +59,8 @@ def take(
     Git-ignored files in the directory are included, unless they are too large, because training scripts read data there. They
     count as data, not as code.
 
-    `without`: directories in it that are not code, such as those that the run writes checkpoints to. `recorded`: the
-    source of the recorded run that is run again. `restore`: take git-ignored captured files that the directory lacks from the captured tree, if that is
-    available. `spec_directory`: the directory of the spec and its blobs. Raises `SourceError`, `CaptureError`, and `ArtifactError`
+    `without`: directories in it that are not code, such as those that the run writes checkpoints to. `restore`:
+    take git-ignored captured files that the directory lacks from the captured tree, if that is available. `spec_directory`: the directory of the spec and its blobs. Raises `SourceError`, `CaptureError`, and `ArtifactError`
     without the blob.
     """
     source = spec.observed.source
@@ -72,10 +70,6 @@ def take(
         _fetch(spec, source, spec_directory, store)
         tree = _unpack(source, spec_directory, store)
         fact = SourceFact(path=source.path, digest=source.tree.sha256, directory=None, differs=(), times=source.times)
-        if recorded is not None:
-            kept = {"ignored": recorded.ignored, "with_ignored": recorded.with_ignored, "times": recorded.times}
-            fact = msgspec.structs.replace(fact, **kept)
-            tree = store.layers.path(fact.tree_in_run) or tree
         return _snapshot(fact, tree, _listed(tree, store))
     not_code = (*own_directories(directory, spec_directory), runs, *(path for path in without if directory in path.parents))
     live, diff_id = _add_live(source, directory, not_code, store)
@@ -114,7 +108,7 @@ def take(
 
 
 def recall(fact: SourceFact, store: Store) -> Snapshot:
-    """Return the snapshot that was taken when a run was submitted. Raises `ArtifactError` if the store does not have it."""
+    """Return the snapshot of a recorded or submitted run. Raises `ArtifactError` if the store does not have it."""
     tree = store.layers.path(fact.tree_in_run)
     if tree is None:
         hint = "use a store that the nodes share (REPRO_ENV_STORE), and submit the run again"

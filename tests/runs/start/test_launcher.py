@@ -92,9 +92,8 @@ def test_processes_with_one_run_id_share_a_run() -> None:
         ({**STEP, "SLURM_STEP_NUM_TASKS": "1"}, {}),
         ({"SLURM_JOB_ID": "17", "SLURM_NTASKS": "8", "SLURM_PROCID": "0"}, {"run_id": RUN}),
         ({**PLAIN, "WORLD_SIZE": "1", "RANK": "0"}, {"run_id": RUN}),
-        (STEP, {"recorded": start("x")}),
     ],
-    ids=["none", "without an id", "one task", "a batch script", "one process", "verify"],
+    ids=["none", "without an id", "one task", "a batch script", "one process"],
 )
 def test_other_processes_have_a_run_of_their_own(environ: dict[str, str], changes: dict[str, Any]) -> None:
     assert launcher.find(options(environ, **changes)) is None

@@ -12,6 +12,8 @@ import msgspec
 import pytest
 
 from repro_env.api.execute import FinishedRun
+from repro_env.runs.records import ids
+from repro_env.runs.start.origin import Submitted
 from tests.api.place import Fake, Place
 from tests.fakes import specs
 from tests.parts import need
@@ -178,9 +180,9 @@ def test_a_repeated_run_sees_the_repository_of_the_first_run(place: Place) -> No
     git(place.project, "add", "more")
     git(place.project, "commit", "--quiet", "-m", "two")
     assert place.run().start.git != first.start.git
-    again = place.run(frozen=True, recorded=first.start)
+    again = place.run(start=Submitted(run_id=ids.new(), start=first.start))
     assert again.start.git == first.start.git
     without = msgspec.structs.replace(first.start, git=None)
-    assert place.run(frozen=True, recorded=without).start.git is None
+    assert place.run(start=Submitted(run_id=ids.new(), start=without)).start.git is None
     place.run(frozen=True)
     assert "the run uses the captured source" in place.talk

@@ -1,4 +1,4 @@
-"""Find what a recorded run started from: its spec, code, data, checkpoints, variables and options."""
+"""Repeat a recorded run: find its spec, code, data and checkpoints again, with the options that it had."""
 
 from __future__ import annotations
 
@@ -6,24 +6,82 @@ import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import msgspec
 
 from repro_env.io.files import sha256_of
 from repro_env.runs.records import checkpointstate, ids, records
 from repro_env.runs.records.records import Run
+from repro_env.runs.specsearch import Found, Specs
 from repro_env.runs.start import snapshot, sourcedirectory
-from repro_env.runs.start.request import SIZES, RunOptions, streams_to_repeat
+from repro_env.runs.start.origin import Project, Submitted
+from repro_env.runs.start.request import SIZES, RunOptions, pairs_of, streams_to_repeat
+from repro_env.runs.start.sourcedirectory import SourceDirectory
 from repro_env.sandbox import plan
 from repro_env.schema.environment import Variable
 from repro_env.schema.errors import DataError, RecordError, ReproEnvError, SourceError, SpecError, UsageError
 from repro_env.schema.progress import Tell
 from repro_env.schema.redact import REDACTED
-from repro_env.schema.run import End, Mount
+from repro_env.schema.run import End, Mount, Start
 from repro_env.schema.rundirectory import CHECKPOINTS_BEFORE, START, locate
-from repro_env.schema.runners import RunnerName
 from repro_env.schema.spec import Data, Source, Spec
 from repro_env.store.store import Store
+
+
+class Repeat(Submitted, frozen=True, kw_only=True):
+    """A run that repeats a recorded one. Its record decides everything but the machine."""
+
+    run: Run
+    """The recorded run."""
+    spec: Spec
+    """That of the run, with its code and its data as the captured ones, which are checked again when the command starts."""
+    options: RunOptions
+    """Those of the run, and what the user gives again."""
+    data: Mapping[str, str]
+    """Path in the run -> path on this machine. Data that the record does not have are last."""
+    follows_caller: ClassVar[bool] = False
+
+    def working_directory(self, options: RunOptions, code: SourceDirectory, workspace: str) -> Path:  # noqa: ARG002
+        """Return the recorded one."""
+        return Path(self.start.cwd)
+
+    def record(self, start: Start, options: RunOptions) -> Start:
+        """Return the record with the streams of the recorded run and the times of its files."""
+        recorded = self.start
+        start = super().record(start, options)
+        return msgspec.structs.replace(start, source=recorded.source, python_path=recorded.python_path, resumes=recorded.resumes)
+
+
+def of(run: Run, project: Project, options: RunOptions) -> Repeat:
+    """Return the origin that repeats a run with the spec of `project`. The code of the run is in the store afterwards.
+
+    `options`: what the user gives again, because records are not trusted or do not have it: data, variables, the network, and the
+    directory of the code. Raises `RecordError`, `SpecError`, `UsageError`, and `SourceError` if the recorded code is not found.
+    """
+    start = run.start
+    resumed = _resumed(run)
+    if project.spec.digest != start.spec:
+        raise SpecError(
+            f"this is not the spec of the run ({start.spec[:19]}…)", where=str(project.directory), hint="name the run's spec"
+        )
+    _check_given(run, options)
+    data = {fact.target: fact.source for fact in start.data if fact.kind == "data"}
+    for source, target in pairs_of(options.data):
+        path = os.path.normpath(options.here / source)
+        data[target or path] = path
+    spec = _restore_source(run, project, options)
+    kept = snapshot.drop_missing(start.source, project.store)
+    code = msgspec.structs.replace(kept, directory=None, differs=(), restored=(), not_in_run={})
+    return Repeat(
+        run_id=ids.new(),
+        resumed=resumed,
+        start=msgspec.structs.replace(start, source=code),
+        run=run,
+        spec=spec,
+        data=data,
+        options=_options(run, options, data),
+    )
 
 
 def end_of(run: Run) -> End:
@@ -55,8 +113,8 @@ def end_of(run: Run) -> End:
     return run.end
 
 
-def resumed_directory(run: Run) -> Path | None:
-    """Return the directory of the run with whose outputs this one started; None without one.
+def _resumed(run: Run) -> Run | None:
+    """Return the run with whose outputs this one started; None without one.
 
     Raises `RecordError` if these outputs are not the recorded ones any more, or if they were never recorded.
     """
@@ -81,42 +139,33 @@ def resumed_directory(run: Run) -> Path | None:
         if not same:
             hint = "restore this file from a copy"
             raise RecordError(f"{name} does not have its recorded output any more", where=str(path), hint=hint)
-    return resumed.directory
+    return resumed
 
 
-def spec_of(run: Run, name: str | None, *, here: Path, runs: Path, store: Store, tell: Tell) -> tuple[Spec, Path]:
-    """Return the run's spec and its directory. `name`: the spec that the user names, or None to search for it."""
-    if name is not None:
-        from repro_env.specs.argument import open_spec
-
-        opened = open_spec(name, here, store, tell)
-        if opened.spec.digest != run.start.spec:
-            raise SpecError(f"this is not the spec of the run ({run.start.spec[:19]}…)", where=name, hint="name the run's spec")
-        return opened.spec, opened.directory
-    from repro_env.runs.specsearch import Specs
-
-    found = Specs(runs, here, store).of(run.start)
+def find_spec(run: Run, *, here: Path, store: Store) -> Found:
+    """Search for the run's spec. Raises `SpecError` if it is not found."""
+    found = Specs(run.directory.parent, here, store).of(run.start)
     if found is None:
         raise SpecError(
             f"the spec of this run ({run.start.spec[:19]}…) was not found next to the runs, here or in the store",
             where=run.directory.name,
             hint="get it from the person who made the run, and name it with --spec: a directory, an archive or a registry's REF",
         )
-    return found.spec, found.directory
+    return found
 
 
-def check_given(run: Run, env: Sequence[tuple[str, str | None]], *, network: bool) -> None:
+def _check_given(run: Run, options: RunOptions) -> None:
     """Raise `UsageError` if the run had variables or the network, and the caller does not pass them again.
 
     Records are not trusted: a command must not get the caller's variables or network only because its record names them.
     """
-    if run.start.network and run.start.runner != "host" and not network:
+    if run.start.network and run.start.traits.has_own_network and not options.network:
         raise UsageError(
             "the recorded run had access to the network, and `verify` grants it only on request",
             where=run.directory.name,
             hint="allow it with --network",
         )
-    if missing := [name for name in run.start.env_names if name not in dict(env)]:
+    if missing := [name for name in run.start.env_names if name not in options.env]:
         raise UsageError(
             f"the variable {missing[0]} was passed to the run, and records do not store values",
             where=run.directory.name,
@@ -124,23 +173,19 @@ def check_given(run: Run, env: Sequence[tuple[str, str | None]], *, network: boo
         )
 
 
-def restore_source(
-    run: Run, spec: Spec, spec_directory: Path, *, here: Path, runs: Path, store: Store, given: Path | None = None
-) -> Spec:
-    """Copy the run's source into the store, and return the spec with that source as the captured one.
-
-    `given`: the only directory to search, if the user names one. Raises `SourceError` if the recorded code is not found.
-    """
-    fact, source = run.start.source, spec.observed.source
+def _restore_source(run: Run, project: Project, options: RunOptions) -> Spec:
+    """Copy the run's source into the store, and return the spec with that source and the run's data as the captured ones."""
+    fact, spec, given = run.start.source, project.spec, options.source
+    source = spec.observed.source
     if source is None:
-        raise SourceError("this spec has no source", where=str(spec_directory), hint="capture again with --source DIR")
+        raise SourceError("this spec has no source", where=str(project.directory), hint="capture again with --source DIR")
     # If it was captured again elsewhere later, the run saw its code at the earlier path.
     source = msgspec.structs.replace(source, path=fact.path)
-    spec = _observed(spec, source=source)
+    project = msgspec.structs.replace(project, spec=_observed(spec, source=source))
     places: list[Path | None] = [given] if given is not None else []
-    if given is None and store.layers.path(fact.digest) is None:
-        places = _candidates(run, spec, source, spec_directory, here, runs, store)
-    if places and not any(_has_source(run, spec, spec_directory, place, runs, store) for place in places):
+    if given is None and project.store.layers.path(fact.digest) is None:
+        places = _candidates(run, project, source, options.here)
+    if places and not any(_has_source(run, project, source, place) for place in places):
         problem, example = f"the code of this run ({fact.digest[:19]}…)", "for example a Git worktree of its commit"
         if given is not None:
             raise SourceError(
@@ -155,7 +200,8 @@ def restore_source(
             f"{example}: --source DIR",
         )
     tree = msgspec.structs.replace(source.tree, sha256=fact.digest)
-    return _observed(spec, source=msgspec.structs.replace(source, tree=tree))
+    data = [Data(path=item.target, digest=item.digest, files=0, size=0) for item in run.start.data if item.digest is not None]
+    return _observed(spec, source=msgspec.structs.replace(source, tree=tree), data=tuple(data))
 
 
 def _observed(spec: Spec, **changes: object) -> Spec:
@@ -163,93 +209,54 @@ def _observed(spec: Spec, **changes: object) -> Spec:
     return msgspec.structs.replace(spec, observed=msgspec.structs.replace(spec.observed, **changes))
 
 
-def _candidates(
-    run: Run, spec: Spec, source: Source, spec_directory: Path, here: Path, runs: Path, store: Store
-) -> list[Path | None]:
+def _candidates(run: Run, project: Project, source: Source, here: Path) -> list[Path | None]:
     """Return the places that may have the code of a run; None stands for the captured files."""
-    directories = [runs.absolute().parent, here]
+    spec, directory, store = project.spec, project.directory, project.store
+    directories = [project.runs.absolute().parent, here]
     with contextlib.suppress(ReproEnvError):  # the run's code may be found without the source directory
-        chosen = sourcedirectory.choose(spec, spec_directory, store=store).path
+        chosen = sourcedirectory.choose(spec, directory, store=store).path
         directories = [*([chosen] if chosen is not None else []), *directories]
-    if sourcedirectory.is_trusted(spec, spec_directory, store):
+    if sourcedirectory.is_trusted(spec, directory, store):
         directories.insert(0, sourcedirectory.source_directory(run.start.source))
     captured = [None] if source.tree.sha256 == run.start.source.digest else []
     return [*captured, *dict.fromkeys(directories)]
 
 
-def _has_source(run: Run, spec: Spec, spec_directory: Path, place: Path | None, runs: Path, store: Store) -> bool:
+def _has_source(run: Run, project: Project, source: Source, place: Path | None) -> bool:
     """Whether a place has the run's code. If so, the code is in the store afterwards."""
-    fact, source = run.start.source, spec.observed.source
     with contextlib.suppress(ReproEnvError, OSError):
-        if source is not None and (place is None or sourcedirectory.holds(source, place)):
+        if place is None or sourcedirectory.holds(source, place):
             without = () if place is None else sourcedirectory.checkpoint_directories(run.start, place)
-            restore = bool(fact.restored)
-            code = snapshot.take(spec, spec_directory, directory=place, runs=runs, store=store, without=without, restore=restore)
-            return code.fact.digest == fact.digest
+            restore = bool(run.start.source.restored)
+            return project.snapshot(place, without=without, restore=restore).fact.digest == run.start.source.digest
     return False
 
 
-def relocate_data(run: Run, given: Sequence[tuple[str, str]], here: Path) -> tuple[Run, tuple[tuple[str, str], ...]]:
-    """Return the run with its data at the paths that the user names, and those (SRC, DST) that its record does not have."""
-    paths = {target or os.path.normpath(here / source): os.path.normpath(here / source) for source, target in given}
-    recorded = {fact.target for fact in run.start.data if fact.kind == "data"}
-    facts = tuple(
-        msgspec.structs.replace(fact, source=paths[fact.target]) if fact.kind == "data" and fact.target in paths else fact
-        for fact in run.start.data
-    )
-    more = tuple((source, target) for target, source in paths.items() if target not in recorded)
-    return msgspec.structs.replace(run, start=msgspec.structs.replace(run.start, data=facts)), more
-
-
-def expect_data(spec: Spec, run: Run) -> Spec:
-    """Return the spec with the run's data as the expected data, which are checked again when the command starts."""
-    expected = [Data(path=fact.target, digest=fact.digest, files=0, size=0) for fact in run.start.data if fact.digest is not None]
-    return _observed(spec, data=tuple(expected))
-
-
-def request(
-    run: Run,
-    unrecorded: tuple[tuple[str, str], ...],
-    env: tuple[tuple[str, str | None], ...],
-    environ: Mapping[str, str],
-    *,
-    note: str,
-    runner: RunnerName | None,
-    resumed: Path | None,
-    store: Store,
-) -> RunOptions:
-    """Return the options that repeat a run.
-
-    `unrecorded`: data that its record does not have. `runner`: None for the recorded one, or for the embedded one after a host run. `resumed`: as
-    `resumed_directory` returned it.
-    """
-    start, streams = run.start, streams_to_repeat(run.start, run.end)
+def _options(run: Run, options: RunOptions, data: Mapping[str, str]) -> RunOptions:
+    """Return `options` with those of a run."""
+    start, streams, environ = run.start, streams_to_repeat(run.start, run.end), options.environ
     if start.terminal_type is not None:
         environ = {**environ, "TERM": start.terminal_type}
     if streams is not None:
         environ = {name: value for name, value in environ.items() if name not in SIZES and (name != "TERM" or value)}
         environ |= {name: str(size) for name, size in streams.variables}
-    runner = runner or ("embedded" if start.runner == "host" else start.runner)
-    return RunOptions(
+    return msgspec.structs.replace(
+        options,
         command=start.words or start.command,
         here=Path(start.cwd),
         environ=environ,
-        runner=runner,
-        gpus=None if "host" in (runner, start.runner) else start.gpus or "none",
-        data=(*((fact.source, fact.target) for fact in start.data if fact.kind == "data"), *unrecorded),
+        gpus=(start.gpus or "none") if options.traits.is_isolated and start.traits.is_isolated else None,
+        data=[(source, target) for target, source in data.items()],
         seed=start.seed,
         ranks=start.ranks,
         determinism=start.determinism,
         ids=start.ids,
         threads=threads_option(start.threads),
         trace=start.trace,
-        env=env,
-        network=start.network and start.runner != "host",
-        note=note,
-        resume=None if resumed is None else str(resumed.resolve()),
+        network=start.network and start.traits.has_own_network,
+        source=None,
         frozen=True,
         streams=streams,
-        recorded=msgspec.structs.replace(start, source=snapshot.drop_missing(start.source, store)),
     )
 
 
@@ -260,20 +267,21 @@ def threads_option(recorded: Sequence[Variable]) -> int | None:
     return int(count) if is_option and (count := counts.pop()).isdigit() else None
 
 
-def data_problems(run: Run, store: Store, tell: Tell) -> list[str]:
-    """Return a line for each data path that is missing, or that has changed since the run."""
+def data_problems(run: Run, paths: Mapping[str, str], store: Store, tell: Tell) -> list[str]:
+    """Return a line for each data path that is missing, or that has changed since the run. `paths`: as `Repeat.data`."""
     from repro_env.environment.source.data import look
 
     problems = []
     for fact in (fact for fact in run.start.data if fact.kind == "data"):
+        path = paths[fact.target]
         if fact.digest is None:  # without this check a forged record could mount any directory of this machine
-            problems.append(f"data {fact.source}: the record has no digest of these data, so they cannot be compared")
+            problems.append(f"data {path}: the record has no digest of these data, so they cannot be compared")
             continue
         try:
-            if look(Path(fact.source), fact.target, store.hashes, tell).data.digest != fact.digest:
-                problems.append(f"data {fact.source} have changed since the run")
+            if look(Path(path), fact.target, store.hashes, tell).data.digest != fact.digest:
+                problems.append(f"data {path} have changed since the run")
         except DataError as error:
-            problems.append(f"data {fact.source}: {error.what}")
+            problems.append(f"data {path}: {error.what}")
     return problems
 
 
