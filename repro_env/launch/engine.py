@@ -1,9 +1,9 @@
 """What an engine is: a scheduler that starts a run somewhere else.
 
 An engine has a directory in `launch`, whose `__init__` has an instance of it, `ENGINE`, and a name in `engines.NAMES`. Nothing else
-knows it: options, checks, help and defaults follow from its type of settings (`settings`). To add one, derive from `NodeEngine` if its
-nodes share files with the machine that submits (its script is rendered by `nodescript`), or from `PodEngine` if they have only what a
-registry has; and derive its client from `Client`. On the node, the job starts `repro-env exec`, with the ID and the seed of the run.
+knows it: options, checks, help and defaults follow from its type of settings (`settings`). To add one, derive from the types in `nodes` if its
+nodes share files with the machine that submits (`nodescript` renders its script), or from `PodEngine` and `Client` if they have only
+what a registry has. On the node, the job starts `repro-env exec`, with the ID and the seed of the run.
 """
 
 from __future__ import annotations
@@ -206,16 +206,8 @@ class Engine(abc.ABC, Generic[S]):
         """
 
     def states(self, jobs: Sequence[tuple[Client, str]]) -> list[State]:
-        """Return the states of jobs, by their clients and IDs."""
+        """Return the states of jobs, by their clients, which this engine has made, and IDs."""
         return [client.state(job) for client, job in jobs]
-
-
-class NodeEngine(Engine[S]):
-    """An engine whose nodes share the runs and the store with the machine that submits."""
-
-    @abc.abstractmethod
-    def script(self, job: NodeJob, resources: Resources, settings: S, template: str = "") -> str:
-        """Return the script of a job. Pure. Raises `UsageError` for a value that it cannot have."""
 
 
 class PodEngine(Engine[S]):

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import cast
 
-from repro_env.launch import nodescript
-from repro_env.launch.engine import Client, NodeEngine, NodeJob, Processes, Resources, State
+from repro_env.launch.engine import Client, NodeJob, Processes, Resources, State
+from repro_env.launch.nodes import NodeEngine
 from repro_env.launch.slurm import script
 from repro_env.launch.slurm.client import Slurm
 from repro_env.launch.slurm.settings import SlurmSettings
 from repro_env.schema import redact
-from repro_env.schema.environment import Variable, values_of
 from repro_env.schema.errors import UsageError
 from repro_env.schema.run import Job
 
@@ -32,11 +32,8 @@ class SlurmEngine(NodeEngine[SlurmSettings]):
 
     name = "slurm"
     settings = SlurmSettings
+    client_type = Slurm
     prefixes = ("SLURM_",)
-
-    def check_template(self, template: str) -> None:
-        """See `Engine`."""
-        nodescript.check_template(template)
 
     def requests_gpus(self, settings: SlurmSettings, template: str) -> bool:
         """See `Engine`."""
@@ -52,20 +49,9 @@ class SlurmEngine(NodeEngine[SlurmSettings]):
         """See `NodeEngine`."""
         return script.render(job, resources, settings, template)
 
-    def client(
-        self,
-        directory: Path,
-        environ: Mapping[str, str],
-        *,
-        image: str = "",  # noqa: ARG002
-        variables: Sequence[Variable] = (),
-    ) -> Slurm:
-        """See `Engine`. The job has the environment of `sbatch`."""
-        return Slurm(directory, {**environ, **values_of(variables)})
-
     def states(self, jobs: Sequence[tuple[Client, str]]) -> list[State]:
         """See `Engine`. Slurm is asked once for all."""
-        clients = [(client, job) for client, job in jobs if isinstance(client, Slurm)]
+        clients = cast("Sequence[tuple[Slurm, str]]", jobs)
         found = clients[0][0].states({client.directory: job for client, job in clients}) if clients else {}
         return [found[client.directory] for client, _ in clients]
 

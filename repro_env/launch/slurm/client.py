@@ -7,36 +7,21 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from repro_env.io import process
-from repro_env.launch.engine import Client, State, ask
-from repro_env.launch.nodescript import SCRIPT, STDERR, STDOUT, directives_of
+from repro_env.launch.engine import State
+from repro_env.launch.nodes import NodeClient
+from repro_env.launch.nodescript import SCRIPT, directives_of
 from repro_env.launch.slurm.script import PREFIX
 from repro_env.launch.slurm.states import FIELDS, FORGOTTEN, explain, parse_accounting, parse_jobs
 from repro_env.schema.errors import EngineError
 
 _VARIABLES = {"time": "SBATCH_TIMELIMIT"}
 """Variables of sbatch whose names are not those of their options. They take precedence over the lines of a script."""
-_TIMEOUT = 60.0
 
 
-class Slurm(Client):
+class Slurm(NodeClient):
     """A job of Slurm, through its commands."""
 
-    def __init__(self, directory: Path, environ: Mapping[str, str]) -> None:
-        """`directory`: of the job's files. `environ`: of the commands, and of the job that is submitted."""
-        self._directory = directory
-        self._environ = environ
-        self._offsets = {STDOUT: 0, STDERR: 0}
-
-    @property
-    def directory(self) -> Path:
-        return self._directory
-
-    def prepare(self, script: str) -> str:
-        """See `Client`."""
-        path = self._directory / SCRIPT
-        path.write_text(script, encoding="utf-8", errors="surrogateescape")
-        path.chmod(0o500)
-        return ""
+    missing = "use a machine that has Slurm's commands, such as the cluster's login machine"
 
     def submit(self, script: str) -> str:
         """See `Client`."""
@@ -44,7 +29,7 @@ class Slurm(Client):
         given = {words[0].partition("=")[0][2:] for words in map(str.split, directives_of(script, PREFIX))}
         unset = {_VARIABLES.get(name, f"SBATCH_{name.upper().replace('-', '_')}") for name in given}
         environ = {name: value for name, value in self._environ.items() if name not in unset}
-        done = self._ask("sbatch", "--parsable", "--export=ALL", str(self._directory / SCRIPT), environ=environ)
+        done = self._ask("sbatch", "--parsable", "--export=ALL", str(self.directory / SCRIPT), environ=environ)
         job = done.stdout.decode("ascii", "replace").strip().partition(";")[0]
         if done.code or not job.isdecimal():
             hint = "check the options; `sinfo` lists the partitions"
@@ -53,7 +38,7 @@ class Slurm(Client):
 
     def state(self, job: str) -> State:
         """See `Client`."""
-        return self.states({self._directory: job})[self._directory]
+        return self.states({self.directory: job})[self.directory]
 
     def states(self, jobs: Mapping[Path, str]) -> dict[Path, State]:
         """Return the states of jobs by their directories. Slurm is asked once for all, and its accounting for those that it forgot."""
@@ -96,24 +81,6 @@ class Slurm(Client):
         if done.code:
             hint = f"queue it again with `scontrol requeue {job}`"
             raise EngineError(f"Slurm did not queue the job {job} again: {_message(done)}", hint=hint)
-
-    def logs(self, job: str) -> tuple[bytes, bytes]:  # noqa: ARG002 - its files are in its directory
-        """See `Client`."""
-        return self._read(STDOUT), self._read(STDERR)
-
-    def _read(self, name: str) -> bytes:
-        try:
-            with (self._directory / name).open("rb") as file:
-                file.seek(self._offsets[name])
-                data = file.read()
-        except FileNotFoundError:
-            return b""
-        self._offsets[name] += len(data)
-        return data
-
-    def _ask(self, *words: str, environ: Mapping[str, str] | None = None) -> process.Done:
-        missing = "use a machine that has Slurm's commands, such as the cluster's login machine"
-        return ask(words, self._environ if environ is None else environ, _TIMEOUT, missing=missing)
 
 
 def _message(done: process.Done) -> str:
