@@ -15,7 +15,7 @@ from repro_env.schema.errors import UsageError
 from repro_env.schema.run import Job
 from repro_env.schema.text import Digest
 
-NAMES = ("slurm", "kubernetes")
+NAMES = ("slurm", "kubernetes", "gridengine")
 
 
 @functools.cache
