@@ -71,10 +71,7 @@ ORIGINS = {"recorded", "resumed", "joined", "member", "made"}
 """To ask whether one of these is None is to ask where a run starts from."""
 OF_A_RUN = ("sandbox/", "runs/start/", "runs/execution/", "compare/", "api/execute.py", "api/verify.py", "api/submit.py")
 """Where these names are values of a run that starts."""
-VARIANTS = {
-    variant: WORDS.get(variant, set()) | CLASSES.get(variant, set()) | (ORIGINS if variant == "origin" else set())
-    for variant in (*WORDS, "origin")
-}
+VARIANTS = (*WORDS, "origin")
 MOST_PARAMETERS = 6
 
 GOALS = {
@@ -153,23 +150,27 @@ def crossings(modules: Mapping[str, ast.Module]) -> set[str]:
 def variants(module: str, tree: ast.Module) -> Iterator[tuple[str, int]]:
     """Each place that asks for a variant by name, with its line: comparisons, `isinstance` and patterns of `match`."""
     for node in ast.walk(tree):
-        line, found = 0, set[str]()
+        line, words, types, flags = 0, set[str](), set[str](), set[str]()
         if isinstance(node, ast.Compare):
             sides = [node.left, *node.comparators]
-            line, found = node.lineno, {word for side in sides for word in _words(side)}
-            # Other kinds than those of a runner have a "docker" too, and `os.system` is no kind.
-            found -= WORDS["runner"] if any(_last(side) == "kind" for side in sides) else {"system", "interpreter"}
-            if any(isinstance(side, ast.Constant) and side.value is None for side in sides):
-                found = {_last(side) for side in sides} & ORIGINS
+            line, words = node.lineno, {word for side in sides for word in _words(side)}
+            names = {ast.unparse(side) for side in sides}
+            # Other kinds than those of a runner have a "docker" too, layers have kinds, and `os.system` is no kind.
+            if any(name == "kind" or name.endswith((".kind", "['kind']")) for name in names):
+                words -= WORDS["runner"] | (WORDS["kind of environment"] if "layer.kind" in names else set())
+            else:
+                words -= {"system", "interpreter"}
+            flags = {_last(side) for side in sides} & ORIGINS if "None" in names else set()
         elif isinstance(node, ast.Call) and _last(node.func) == "isinstance" and len(node.args) == 2:
-            line, found = node.lineno, {_last(part) for part in ast.walk(node.args[1])}
+            line, types = node.lineno, {_last(part) for part in ast.walk(node.args[1])}
         elif isinstance(node, ast.match_case):
             parts = list(ast.walk(node.pattern))
             line = node.pattern.lineno
-            found = {word for part in parts if isinstance(part, ast.MatchValue) for word in _words(part.value)}
-            found |= {_last(part.cls) for part in parts if isinstance(part, ast.MatchClass)}
-        for variant, names in VARIANTS.items():
-            if found & names and (variant != "origin" or module.startswith(OF_A_RUN)):
+            words = {word for part in parts if isinstance(part, ast.MatchValue) for word in _words(part.value)}
+            types = {_last(part.cls) for part in parts if isinstance(part, ast.MatchClass)}
+        for variant in VARIANTS:
+            is_found = words & WORDS.get(variant, set()) or types & CLASSES.get(variant, set())
+            if is_found if variant != "origin" else (is_found or flags) and module.startswith(OF_A_RUN):
                 yield variant, line
 
 

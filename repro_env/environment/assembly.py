@@ -98,16 +98,16 @@ def _env(locked: LockedEnvironment, captured: Variables) -> tuple[Variable, ...]
     """The image's variables: the captured ones that change numbers, and those that make programs find the environment first."""
     live, facts, environ = locked.live, locked.live.facts, locked.request.environ
     values = values_of(captured.replayed)
-    if facts.kind == "conda":
+    if facts.is_conda:
         values |= values_of(metadata.variables(live.sites[0].prefix, environ))
     own = facts.command.rpartition("/")[0]
-    directories = [] if facts.kind == "venv" or own in SYSTEM_PATH.split(":") else [own]
+    directories = [] if facts.is_venv or own in SYSTEM_PATH.split(":") else [own]
     directories += [f"{site.layout.prefix}/{site.layout.scripts}" for site in live.sites]
     values["PATH"] = ":".join(dict.fromkeys([*directories, *SYSTEM_PATH.split(":")]))
     # PYTHONUSERBASE only if files of the user are captured: otherwise the image is the same for every user, whatever HOME is.
     user_base = live.startup.user_base if live.startup.user_base in {site.layout.prefix for site in live.sites} else ""
     optional = {
-        "VIRTUAL_ENV": facts.layout.prefix if facts.kind == "venv" else "",
+        "VIRTUAL_ENV": facts.layout.prefix if facts.is_venv else "",
         "PYTHONPATH": python_path(environ),
         "LD_LIBRARY_PATH": live.system.library_path,
         "PYTHONUSERBASE": user_base,
@@ -158,7 +158,7 @@ def _observed(locked: LockedEnvironment, code: CapturedCode, captured: Variables
 
 def _notes(locked: LockedEnvironment) -> Iterator[str]:
     prefix = locked.live.sites[0].prefix
-    for directory in metadata.unrelated_directories(prefix) if locked.live.facts.kind == "conda" else ():
+    for directory in metadata.unrelated_directories(prefix) if locked.live.facts.is_conda else ():
         yield f"{prefix}/{directory} is {_UNRELATED[directory]}: not part of this environment, not captured"
     if locked.lacking:
         yield f"the project requires packages that this environment does not have: {shorten(locked.lacking, 5)}"

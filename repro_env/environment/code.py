@@ -120,7 +120,7 @@ def look(request: CodeRequest, environ: dict[str, str], venv: Path | None, store
 def check_output(request: CodeRequest, locked: LockedEnvironment) -> None:
     """Raise `CaptureError` if the spec would become a part of the captured environment."""
     facts = locked.live.facts
-    if facts.kind != "system" and request.output.is_relative_to(facts.layout.prefix):
+    if not facts.is_system and request.output.is_relative_to(facts.layout.prefix):
         raise CaptureError(
             "this directory is inside the environment, so the spec would become a part of the capture",
             where=str(request.output),

@@ -131,7 +131,7 @@ def inspect(request: Request, facts: Interpretation, scanned: Scan, packaged: Ma
     )
     system = base.system_files(needs, packages, store.hashes)
     interpreter = None
-    if facts.kind != "conda":
+    if not facts.is_conda:
         interpreter = interpreter_tree(facts, environ, store.hashes)
     owners = Owners(sites, packaged, system.libraries, interpreter)
     live = LiveEnvironment(

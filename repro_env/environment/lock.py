@@ -81,7 +81,7 @@ def lock(request: Request, tell: Tell, secrets: SecretSearch | None = None) -> L
     """
     store, environ = request.store, request.environ
     facts = interpreter.interpret(request.target, environ)
-    meta = records.read(Path(facts.layout.prefix)) if facts.kind == "conda" else records.Meta((), ())
+    meta = records.read(Path(facts.layout.prefix)) if facts.is_conda else records.Meta((), ())
     scanned = records.exclude_conda(distributions.scan(facts.layout), meta)
     tell.detail(f"{len(scanned.distributions)} distributions in {facts.layout.prefix}")
     sources = packagemanagers.look(request.workspace, environ)
@@ -105,7 +105,7 @@ def lock(request: Request, tell: Tell, secrets: SecretSearch | None = None) -> L
     own_site = live.sites[0]
     packages, plain_packages = conda.identify(meta, own_site, store=store, environ=environ, tell=tell)
     rewritten = frozenset(rule.record_path(package.artifact.filename) for package in packages)
-    generated = records.replaced_files(own_site.prefix, rewritten) if facts.kind == "conda" else {}
+    generated = records.replaced_files(own_site.prefix, rewritten) if facts.is_conda else {}
     forms = {package.artifact.key: package.installed(facts.layout) for package in packages}
     wheel_forms = {dist.artifact.key: dist.installed(live.sites[dist.artifact.site].layout) for dist in identified}
     lower = live.lower_entries

@@ -76,9 +76,18 @@ class Interpretation(Frozen, frozen=True, kw_only=True):
         return self.kind == "venv"
 
     @property
+    def is_conda(self) -> bool:
+        return self.kind == "conda"
+
+    @property
+    def is_system(self) -> bool:
+        """Whether it is the Python of the operating system, which shares its prefix with other programs."""
+        return self.kind == "system"
+
+    @property
     def directories(self) -> tuple[str, ...]:
         """The directories of the standard library and of the environment, without the rest of a shared prefix."""
-        return (*self.interpreter.library, *(self.layout.sites if self.kind == "system" else (self.layout.prefix,)))
+        return (*self.interpreter.library, *(self.layout.sites if self.is_system else (self.layout.prefix,)))
 
 
 class Startup(Frozen, frozen=True, kw_only=True):

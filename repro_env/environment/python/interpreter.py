@@ -181,15 +181,15 @@ def _check_supported(answer: _Answer, name: str) -> None:
 
 def _command(facts: Mapping[str, Any]) -> str:
     """Return the same path of the environment's python for all names with which it can be started."""
-    started = str(facts["command"])
+    started, is_venv = str(facts["command"]), facts["kind"] == "venv"
     directories = [f"{facts['layout']['prefix']}/bin"]
-    if facts["kind"] != "venv":
+    if not is_venv:
         directories += [f"{facts['interpreter']['prefix']}/bin", started.rpartition("/")[0]]
     for directory in directories:
         for name in ("python", "python3"):
             path = Path(directory, name)
             # In a shared directory, `python` may be a different interpreter.
-            is_same = facts["kind"] == "venv" or os.path.realpath(path) == os.path.realpath(started)
+            is_same = is_venv or os.path.realpath(path) == os.path.realpath(started)
             if path.is_file() and os.access(path, os.X_OK) and is_same:
                 return str(path)
     return started

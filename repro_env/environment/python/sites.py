@@ -87,7 +87,7 @@ class Site(msgspec.Struct, frozen=True):
 def other_sites(facts: Interpretation, startup: StartupReport) -> tuple[Layout, ...]:
     """The other site directories on `sys.path`: of the Python that the venv is based on, of the user, of the system."""
     own_directories = [os.path.realpath(path) for path in facts.layout.sites]
-    environment = os.path.realpath(facts.layout.prefix) if facts.kind in ("venv", "conda") else None
+    environment = os.path.realpath(facts.layout.prefix) if facts.is_venv or facts.is_conda else None
     found: dict[tuple[str, str], list[str]] = {}
     for entry in startup.sys_path:
         directory = posixpath.normpath(entry)
@@ -113,7 +113,7 @@ def other_sites(facts: Interpretation, startup: StartupReport) -> tuple[Layout, 
             platlib=max(directories, key=len),
             scripts="bin",
             headers=f"include/{directory.partition('/')[0]}",
-            python=facts.interpreter.executable if facts.kind == "venv" else facts.command,
+            python=facts.interpreter.executable if facts.is_venv else facts.command,
         )
         for (prefix, directory), directories in found.items()
     )
@@ -127,11 +127,11 @@ def list_files(facts: Interpretation, layout: Layout, scanned: distributions.Sca
 def _skip(facts: Interpretation, layout: Layout, scanned: distributions.Scan) -> Skip:
     """Skip bytecode, and outside the site directories what does not belong to the environment."""
     bytecode = Bytecode(Path(layout.prefix))
-    if layout != facts.layout or facts.kind == "system":
+    if layout != facts.layout or facts.is_system:
         outside = _shared_prefix(layout, scanned)
     elif facts.kind == "interpreter":
         outside = _without_interpreter(facts, bytecode)
-    elif facts.kind == "conda":
+    elif facts.is_conda:
         unrelated = metadata.unrelated_directories(Path(layout.prefix))
         return lambda path, is_dir: path in unrelated or bytecode(path, is_dir)
     else:
