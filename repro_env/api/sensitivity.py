@@ -174,9 +174,9 @@ def own_seeds(seeded: Sequence[Seeded]) -> str:
     """Return the end of a sentence that says where the script sets seeds itself; empty if it sets none."""
     if not seeded:
         return ""
-    first = min(seeded, key=lambda seed: "-packages/" in seed.file)
-    more = f" and {len(seeded) - 1} more" if len(seeded) > 1 else ""
-    return f": the script sets seeds itself, {first.what}({first.value}) at {first.file}:{first.line}{more}"
+    own_first = sorted(seeded, key=lambda seed: "-packages/" in seed.file)
+    places = [f"{seed.what}({seed.value}) at {seed.file}:{seed.line}" for seed in own_first]
+    return f": the script sets seeds itself, {shorten(places, 1)}"
 
 
 def _measure(ends: Sequence[tuple[int, End]], metric: MetricOption) -> tuple[Measured, ...]:

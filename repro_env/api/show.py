@@ -5,13 +5,12 @@ The spec is untrusted: only its directory and the store are read, and no path th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
 from repro_env.schema.errors import StoreError
-from repro_env.schema.image import Layer
 from repro_env.schema.progress import SILENT, Tell
 from repro_env.schema.spec import Spec
 from repro_env.specs.argument import SpecName, open_spec
@@ -86,16 +85,10 @@ def _layers(spec: Spec, store: Store | None) -> Iterator[ShownLayer]:
         yield ShownLayer(
             kind=layer.kind,
             diff_id=layer.diff_id,
-            size=_size(layer, trees, sizes),
+            size=trees.get(layer.diff_id, 0) + sum(sizes.get(name, 0) for name in layer.holds),
             holds=layer.holds,
             stored=store is not None and _is_stored(layer.diff_id, store),
         )
-
-
-def _size(layer: Layer, trees: Mapping[str, int], sizes: Mapping[str, int]) -> int:
-    if layer.kind in ("distributions", "conda"):
-        return sum(sizes.get(name, 0) for name in layer.holds)
-    return trees.get(layer.diff_id, 0)
 
 
 def _blobs(spec: Spec, directory: Path) -> Iterator[Blob]:

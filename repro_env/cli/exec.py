@@ -388,7 +388,7 @@ def seed_notes(end: End) -> list[str]:
         places = [f"{item.what.removeprefix(UNSEEDED)} at {item.file}:{item.line}" for item in programs]
         notes.append(f"not seeded: {shorten(places, 1)}")
     if end.operations:
-        most = max(end.operations, key=lambda operation: operation.count)
-        more = f" and {len(end.operations) - 1} more" if len(end.operations) > 1 else ""
-        notes.append(f"not deterministic: {most.what}, {most.count} times at {most.file}:{most.line}{more}")
+        most_first = sorted(end.operations, key=lambda operation: -operation.count)
+        places = [f"{item.what}, {item.count} times at {item.file}:{item.line}" for item in most_first]
+        notes.append(f"not deterministic: {shorten(places, 1)}")
     return notes

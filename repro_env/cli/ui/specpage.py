@@ -96,8 +96,7 @@ def _bundled(spec: Spec, page: Page) -> None:
         page.heading("bundled", "only file trees: every distribution can be downloaded again by URL and sha256")
         return
     total = sum(part.size for part in parts)
-    count = f"{plural(len(parts), 'part')} that cannot be downloaded again"
-    page.heading("bundled", count + (f", {size(total)}" if total else ""))
+    page.heading("bundled", f"{plural(len(parts), 'part')} that cannot be downloaded again{f', {size(total)}' if total else ''}")
     page.table([(f"{part.name} {part.version}".strip(), size(part.size) if part.size else "", part.why) for part in parts])
 
 
