@@ -14,7 +14,7 @@ TRAINERS := build/trainers
 TORCH ?= torch==2.13.0+cpu
 # Files of tests at a time: on two cores three more than those, since a test waits a part of its time.
 WORKERS ?= 5
-.PHONY: help demo test pythons coverage parts emulated soak lint fence bench reference relock clean tool dev trainers
+.PHONY: help demo test quick pythons coverage parts emulated soak lint fence bench reference relock clean tool dev trainers
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,15 +41,22 @@ WITH = REPRO_ENV_TEST_PYTHONS=$(CURDIR)/$(TRAINERS)/bin/python REPRO_ENV_TEST_TR
 test: trainers ## the whole test suite but the long counts
 	$(WITH) $(DEV)/bin/python -m pytest -m "not soak" -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
-# Fast, and most of what may depend on the version of Python: formats, processes, reading of other tools' files.
-QUICK := oci schema io runs/records environment/python environment/wheels
+# More than half of all tests, in an eighth of the time: they start little but Python.
+QUICK := schema oci io runs compare launch cli environment/python environment/wheels
 
-pythons: trainers ## the quick tests under the oldest and the newest other Python of this machine
+quick: dev ## the tests that need no engine, no torch and under a minute
+	$(DEV)/bin/python -m pytest -q -m "not soak and not docker and not slurm and not torch" -n 2 --dist loadfile \
+		--ignore tests/runs/execution $(wildcard tests/test_*.py) $(QUICK:%=tests/%) $(ARGS)
+
+# Fast, and most of what may depend on the version of Python: formats, processes, reading of other tools' files.
+PORTABLE := oci schema io runs/records environment/python environment/wheels
+
+pythons: trainers ## the tests of formats and processes under the oldest and the newest other Python of this machine
 	@set -e; for python in $$($(DEV)/bin/python -m tests.pythons); do \
 		venv=build/pythons/$$($$python -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
 		PYTHON=$$python UV=$(DEV)/bin/uv lockfiles/venv.sh $$venv test project; \
 		echo "under $$($$venv/bin/python --version):"; \
-		$(WITH) $$venv/bin/python -m pytest -q -m "not soak" -n $(WORKERS) $(QUICK:%=tests/%) $(ARGS); \
+		$(WITH) $$venv/bin/python -m pytest -q -m "not soak" -n $(WORKERS) $(PORTABLE:%=tests/%) $(ARGS); \
 	done
 
 # Without the tests that start the installed command hundreds of times: under measurement they would take an hour.

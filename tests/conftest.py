@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from repro_env.cli.ui import messages
+from tests import markers
 
 TOGETHER = {
     "torch": ("e2e/test_training.py", "e2e/test_same_numbers.py", "e2e/test_verify.py"),
@@ -55,7 +56,12 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if any(marker in config.option.markexpr for marker in markers.WORDS):
+        for item in items:
+            markers.set_markers(item)
+
     def rank(item: pytest.Item) -> int:
         path = item.path.as_posix()
         return next((number for number, name in enumerate(LONG) if f"/tests/{name}" in path), len(LONG))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import graphlib
 import sys
 from collections.abc import Iterator
@@ -44,8 +45,13 @@ BINDINGS = {"pyyaml": "yaml"}
 MODULES = sorted(path for path in PACKAGE.rglob("*.py"))
 
 
-def imported(path: Path) -> Iterator[str]:
+@functools.cache
+def imported(path: Path) -> tuple[str, ...]:
     """Every module that a file imports, wherever the statement stands, under its absolute name."""
+    return tuple(_imported(path))
+
+
+def _imported(path: Path) -> Iterator[str]:
     package = ".".join(("repro_env", *path.relative_to(PACKAGE).parent.parts))
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):

@@ -646,7 +646,6 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", str(directory)], check=True)
 
 
-@pytest.mark.root
 def test_a_full_disk_is_an_error_and_leaves_no_files(
     directory: Path, tmp_path: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -85,7 +85,6 @@ def user() -> Iterator[User]:
 
 
 @pytest.mark.soak
-@pytest.mark.root
 def test_the_demo_runs_as_a_plain_user(user: User) -> None:
     done = user.make("demo")
     assert done.returncode == 0, done.stdout[-6000:]
@@ -93,7 +92,6 @@ def test_the_demo_runs_as_a_plain_user(user: User) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.root
 @pytest.mark.timeout(1000)  # a suite of its own
 def test_the_test_suite_passes_as_a_plain_user(user: User) -> None:
     """Without the environment of trainers, which takes minutes to install: the tests that need it are skipped here."""

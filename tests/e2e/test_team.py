@@ -85,7 +85,6 @@ def words(line: str, team: Team, run: str) -> list[str]:
     return parts
 
 
-@pytest.mark.root
 def test_every_command_of_the_page_does_what_it_says(team: Team) -> None:
     make, _, group = commands("Choose a place")[0].partition(" && ")
     subprocess.run(shlex.split(make.replace("/shared/runs", str(team.shared))), check=True, umask=0)
@@ -114,7 +113,6 @@ def test_every_command_of_the_page_does_what_it_says(team: Team) -> None:
     assert len(json.loads(team.ben.run("runs", "list", "--from", str(team.shared), "--json").out)["runs"]) == 2
 
 
-@pytest.mark.root
 def test_the_registry_has_the_same_run_and_nothing_is_sent_twice(team: Team) -> None:
     for catalog in (str(team.shared), team.reference):
         team.ann.run("runs", "push", catalog)
@@ -130,7 +128,6 @@ def test_the_registry_has_the_same_run_and_nothing_is_sent_twice(team: Team) -> 
     assert "unchanged" in done.out
 
 
-@pytest.mark.root
 def test_the_exit_code_of_a_command_counts_more_than_a_failed_push(team: Team, tmp_path: Path) -> None:
     catalog = tmp_path / "catalog"
     catalog.mkdir()
@@ -145,7 +142,6 @@ def test_the_exit_code_of_a_command_counts_more_than_a_failed_push(team: Team, t
     assert len(records.directories(team.ann.directory / "runs")) == before
 
 
-@pytest.mark.root
 def test_a_push_that_fails_after_the_command_is_reported_loudly(team: Team, tmp_path: Path) -> None:
     """The script writes a secret, so its run may not be sent."""
     catalog = tmp_path / "catalog"

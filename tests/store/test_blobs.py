@@ -104,7 +104,6 @@ def test_only_a_digest_is_accepted_as_a_name(store: Store) -> None:
         store.blobs.path("sha256:../../../etc/passwd")
 
 
-@pytest.mark.root
 def test_a_full_disk_is_reported_and_nothing_is_left_behind(small_disk: Path) -> None:
     store = Store.open(small_disk / "store")
     before = os.statvfs(small_disk)

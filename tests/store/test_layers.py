@@ -284,7 +284,6 @@ def test_only_a_digest_is_accepted_as_a_name(store: Store, digest: str) -> None:
         store.layers.path(digest)
 
 
-@pytest.mark.root
 @pytest.mark.parametrize("full", ["bytes", "inodes"])
 def test_a_full_disk_is_reported_and_nothing_is_left_behind(small_disk: Path, full: str) -> None:
     store = Store.open(small_disk / "store")

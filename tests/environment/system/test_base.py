@@ -59,7 +59,6 @@ def outside(captured: Captured, code: str) -> str:
     return result.stdout.decode()
 
 
-@pytest.mark.root
 def test_python_reports_the_same_facts_inside_and_outside(captured: Captured, root: Path) -> None:
     need(
         "pyconfig.h" in " ".join(entry.path for entry in captured.interpreter.entries),
@@ -69,14 +68,12 @@ def test_python_reports_the_same_facts_inside_and_outside(captured: Captured, ro
     assert inside == outside(captured, FACTS)
 
 
-@pytest.mark.root
 def test_extension_modules_that_import_outside_import_inside(captured: Captured, root: Path) -> None:
     inside = roots.run(root, captured.facts.command, "-W", "ignore", "-c", EXTENSIONS)
     assert inside == outside(captured, EXTENSIONS)
     assert '"_ssl": "imports"' in inside
 
 
-@pytest.mark.root
 def test_the_shell_and_its_programs_work(captured: Captured, root: Path) -> None:
     assert roots.run(root, "bash", "-c", "ls / | grep '^us' | sed s/u/U/ | awk '{print $1 1}'") == "Usr1\n"
     assert roots.run(root, "sh", "-c", "TZ=Asia/Tokyo date -d @0 +%H; env -S 'echo hi'") == "09\nhi\n"
@@ -86,7 +83,6 @@ def test_the_shell_and_its_programs_work(captured: Captured, root: Path) -> None
     assert roots.run(root, "getent", "passwd") == base.PASSWD.decode()
 
 
-@pytest.mark.root
 def test_every_program_and_library_inside_finds_its_libraries(captured: Captured, root: Path) -> None:
     code = """
 import os, subprocess, sys
@@ -106,7 +102,6 @@ for directory in ("/usr/bin", "/usr/sbin", "/usr/lib", "/usr/libexec"):
     assert roots.run(root, captured.facts.command, "-c", code, f"/{loader}") == ""
 
 
-@pytest.mark.root
 def test_the_loader_cache_lists_the_same_libraries_as_ldconfig(captured: Captured, root: Path) -> None:
     ours = roots.run(root, "ldconfig", "-p").splitlines()
     roots.run(root, "ldconfig", "-X", "-C", "/var/tmp/made.cache")
@@ -454,7 +449,6 @@ def roots_of(captured: Captured, found: base.SystemFiles, directory: Path, more:
     return directory
 
 
-@pytest.mark.root
 def test_a_library_found_by_the_variable_is_found_inside(captured: Captured, hashes: FileHashes, tmp_path: Path) -> None:
     """A vendor's library shadows the system's, like a module of a cluster; another library is opened by name."""
     vendor = tmp_path / "sw/lib"

@@ -39,7 +39,6 @@ def fedora(tmp_path_factory: pytest.TempPathFactory) -> Database:
     return as_rpm(tmp_path_factory.mktemp("rpm"), ())
 
 
-@pytest.mark.root
 @pytest.mark.parametrize("family", ["deb", pytest.param("rpm", marks=pytest.mark.soak)])
 def test_a_compiler_and_git_work_inside(captured: Captured, hashes: FileHashes, tmp_path: Path, family: str) -> None:
     need(shutil.which("gcc", path="/usr/bin") and shutil.which("git", path="/usr/bin"), "gcc, libc6-dev and git")
@@ -70,7 +69,6 @@ def test_a_compiler_and_git_work_inside(captured: Captured, hashes: FileHashes, 
     assert roots.run(root, "sh", "-c", f"{commands} && git status --short && git log --format=%s", HOME="/tmp") == "m\n"
 
 
-@pytest.mark.root
 def test_python_starts_in_a_base_made_from_an_rpm_database(
     captured: Captured, fedora: Database, hashes: FileHashes, tmp_path: Path
 ) -> None:

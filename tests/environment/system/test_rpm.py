@@ -84,7 +84,6 @@ def test_files_are_those_that_belong_in_a_base(machine: Machine) -> None:
     }  # fmt: skip
 
 
-@pytest.mark.root
 def test_files_excluded_at_installation_are_not_reported_as_missing(machine: Machine) -> None:
     need(os.getuid() == 0, "uid 0, to install a package")
     built = machine.build("tool", {"/usr/bin/tool": "x", "/usr/share/extra/file": "l"})

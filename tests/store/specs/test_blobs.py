@@ -347,7 +347,6 @@ def test_only_a_digest_is_accepted_as_a_name(spec_blobs: SpecBlobs) -> None:
         spec_blobs.path("../spec.json")
 
 
-@pytest.mark.root
 def test_a_full_disk_is_reported_and_nothing_is_left_behind(small_disk: Path) -> None:
     spec_blobs = SpecBlobs(small_disk / "blobs")
     kept = spec_blobs.add_tree(small()[:3])
