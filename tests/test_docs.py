@@ -23,6 +23,9 @@ from tests.reference import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [*sorted(ROOT.glob("[CRS]*.md")), *sorted((ROOT / "docs").rglob("*.md")), ROOT / "benchmarks" / "README.md"]
+GENERATED = ("commands.md", "records.md", "fence.md")
+MOST_WORDS = 47_500
+"""In all documents that people write, with those of decisions. Raise it only in a commit that says why."""
 HISTORY = re.compile(r"\A# [^\n]*\n+\*\*(?:Replaced by|Describes code that is gone)")
 ROOMS = ("repro_env", "tests", "docs", "examples", "benchmarks", "templates", "lockfiles", ".github", ".ci")
 EXAMPLES = (
@@ -174,6 +177,12 @@ def problems(text: str) -> list[str]:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_what_a_document_names_exists(document: Path) -> None:
     assert problems(document.read_text()) == [], "correct the text, or list what is the user's own in tests/test_docs.py"
+
+
+def test_documents_do_not_grow_without_a_reason() -> None:
+    written = [*ROOT.glob("[CR][OE]*.md"), *(path for path in (ROOT / "docs").rglob("*.md") if path.name not in GENERATED)]
+    assert {path.name for path in written} >= {"README.md", "CONTRIBUTING.md", "how-to.md"}
+    assert sum(len(path.read_text().split()) for path in written) <= MOST_WORDS, "say each thing once, and link to it"
 
 
 @pytest.mark.parametrize("decision", sorted((ROOT / "docs" / "decisions").glob("0*.md")), ids=lambda path: path.stem[:4])
