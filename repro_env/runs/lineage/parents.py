@@ -77,9 +77,9 @@ def from_copies(mount: DataFact, files: Mapping[str, str], known: AllRuns) -> tu
 
 def from_data(data: Sequence[DataFact], mounts: Sequence[Mount], runs: Path, store: Store) -> tuple[Parent, ...]:
     """Return the runs whose outputs are mounted, from their run directories or as copies with the same content."""
-    found = list(from_mounts(mounts))
     copies = [fact for fact in data if fact.kind == "data" and run_containing(Path(fact.source)) is None]
-    known = read_all_runs([runs] if copies else [], store)
+    known = read_all_runs([runs], store) if copies else AllRuns({}, {})
+    found = list(from_mounts(mounts))
     for fact in copies if known.runs else ():
         root = Path(fact.source)
         files = store.hashes.of(root, list(walk(root))) if root.is_dir() else {root.name: (fact.digest or "")[7:]}

@@ -12,6 +12,7 @@ from repro_env.runs.records import records
 from repro_env.runs.records.notes import Resumed
 from repro_env.schema.errors import RecordError, SpecError
 from repro_env.schema.run import DataFact, Mount, Parent
+from repro_env.store.store import Store
 from tests.runs.records.examples import recorded
 
 
@@ -96,6 +97,26 @@ def test_a_run_with_mounted_copies_of_its_outputs_is_a_parent(tmp_path: Path) ->
     assert set(found) == {first.id, third.id}, "the first run that wrote a file, if it had not mounted it; no empty files"
     assert found[first.id] == Parent(id=first.id, record=first.end_digest, how="data", path="best.pt", sha256="sha256:" + weights)
     assert found[third.id] == Parent(id=third.id, record=third.end_digest, how="data"), "it is not known which file was read"
+
+
+def test_other_runs_are_read_only_for_data_that_may_be_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may be in directories of other users, which this one cannot read."""
+    seen: list[list[Path]] = []
+
+    def read(runs: list[Path], _: Store) -> AllRuns:
+        seen.append(runs)
+        return AllRuns({}, {})
+
+    monkeypatch.setattr(parents, "read_all_runs", read)
+    store = Store.open(tmp_path / "store")
+    checkpoints = DataFact(source=str(tmp_path), target="/ck", kind="checkpoints", digest=None)
+    assert parents.from_data((), (), tmp_path / "runs", store) == ()
+    assert parents.from_data((checkpoints,), (), tmp_path / "runs", store) == ()
+    assert seen == []
+    (tmp_path / "data").write_text("1")
+    data = DataFact(source=str(tmp_path / "data"), target="/data", kind="data", digest=f"sha256:{'1' * 64}")
+    assert parents.from_data((data,), (), tmp_path / "runs", store) == ()
+    assert seen == [[tmp_path / "runs"]]
 
 
 def test_a_run_that_wrote_the_resumed_checkpoint_is_a_parent(tmp_path: Path) -> None:
