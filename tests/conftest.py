@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import functools
 import importlib
 import os
 import signal
@@ -14,40 +16,47 @@ import pytest
 from repro_env.cli.ui import messages
 from tests import markers
 
-TOGETHER = {
-    "torch": ("e2e/test_training.py", "e2e/test_same_numbers.py", "e2e/test_verify.py"),
-    "captured": (
-        "e2e/test_inside.py",
-        "e2e/test_output.py",
-        "e2e/test_capture.py",
-        "e2e/test_dockerfile.py",
-        "e2e/test_bad_input.py",
-        "e2e/test_kills.py",
-        "e2e/test_rebuild.py",
-        "e2e/test_push.py",
-        "e2e/test_pack.py",
-        "e2e/test_store.py",
-        "e2e/test_exec_docker.py",
-    ),
-    "system": ("environment/system/",),
-    "sandbox": ("sandbox/", "runs/execution/test_bytecode.py"),
-    "hostile": ("hostile/test_environments.py", "hostile/test_git.py"),
+SHARED = {
+    "torch": "torch",
+    "digits": "torch",
+    "blobs": "hostile",
+    "stores": "sandbox",
+    "captured": "system",
+    "hashes": "system",
+    "real": "registry",
 }
-"""Files that one worker runs, by a name: what they share, as `small`, `torch` and `cut`, would else be made by each."""
-LONG = (
-    *TOGETHER["torch"],
-    *TOGETHER["captured"],
-    "fidelity/test_cases.py",
-    "hostile/test_environments.py",
-    "e2e/",
-    "hostile/",
-    "sandbox/",
-    "secrets/",
-    "checkpoint/",
-    "guest/",
-    "environment/system/",
-)
-"""Files that take longest, first: with several workers, none is left alone with them at the end."""
+"""Fixtures that take long to make, once in each worker: one worker runs all files that use one, as a group of this name."""
+LONG = ("fidelity/", "e2e/", "hostile/", "isolation/", "sandbox/", "secrets/", "checkpoint/", "guest/", "environment/system/")
+"""Where tests start many processes: after the groups, and before all others, so that no worker is left alone with them at the end."""
+TESTS = Path(__file__).parent
+
+
+@functools.cache
+def arguments(path: Path) -> dict[str, set[str]]:
+    """The fixtures and tests of a module -> the names of the fixtures that they ask for."""
+    return {
+        node.name: {argument.arg for argument in node.args.args}
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef)
+        and (node.name.startswith("test_") or any("fixture" in ast.unparse(decorator) for decorator in node.decorator_list))
+    }
+
+
+@functools.cache
+def group(path: Path) -> str:
+    """The group of a file, or its path below `tests` where it shares nothing."""
+    conftests = [directory / "conftest.py" for directory in reversed(path.parents) if directory.is_relative_to(TESTS)]
+    shared: dict[str, set[str]] = {}
+    for conftest in filter(Path.is_file, conftests):
+        shared |= arguments(conftest)
+    alone = path.as_posix().removeprefix(f"{TESTS.as_posix()}/")
+    if not shared.keys() & SHARED.keys():
+        return alone
+    known = shared | arguments(path)
+    names = set().union(*arguments(path).values())
+    while more := set().union(*(known.get(name, set()) for name in names)) - names:
+        names |= more
+    return next((SHARED[name] for name in SHARED if name in names & shared.keys()), alone)
 
 
 def pytest_configure() -> None:
@@ -63,23 +72,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             markers.set_markers(item)
 
     def rank(item: pytest.Item) -> int:
-        path = item.path.as_posix()
-        return next((number for number, name in enumerate(LONG) if f"/tests/{name}" in path), len(LONG))
+        name = group(item.path)
+        if name in SHARED.values():
+            return list(SHARED.values()).index(name)
+        return len(SHARED) + next((number for number, start in enumerate(LONG) if name.startswith(start)), len(LONG))
 
     items.sort(key=rank)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """`--dist loadfile`, with each of `TOGETHER` as one file."""
+    """`--dist loadfile`, with each group as one file."""
     if config.getvalue("dist") != "loadfile":
         return None
     base: Any = importlib.import_module("xdist.scheduler").LoadFileScheduling
 
     class Together(base):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
-            file: str = super()._split_scope(nodeid)
-            return next((name for name, files in TOGETHER.items() if file.removeprefix("tests/").startswith(files)), file)
+            return group(config.rootpath / super()._split_scope(nodeid))
 
         def _reschedule(self, node: Any) -> None:
             """Without the files that a worker had done before it crashed: handed out again (xdist 3.8), nobody asks for more."""
