@@ -15,7 +15,7 @@ _CODE = """
 static const char *names[] = {%s};
 static const int majors[] = {%s}, minors[] = {%s};
 static const unsigned count = %d;
-int nvmlInit_v2(void) { return %d; }
+int nvmlInitWithFlags(unsigned flags) { return %d; }
 int nvmlShutdown(void) { return 0; }
 int nvmlSystemGetDriverVersion(char *text, unsigned length) { strncpy(text, "%s", length); return 0; }
 int nvmlDeviceGetCount_v2(unsigned *found) { *found = count; return 0; }
