@@ -40,7 +40,7 @@ DOORS = {
     "urllib.request": {"io/indexhttp.py"},
     "docker": {"io/engine.py", "io/dockerlogin.py"},
 }
-BINDINGS = {"pyyaml": "yaml"}
+BINDINGS = {"nvidia-ml-py": "pynvml", "pyyaml": "yaml"}
 """What a distribution is imported as, where that is not its name."""
 MODULES = sorted(path for path in PACKAGE.rglob("*.py"))
 

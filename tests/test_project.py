@@ -144,7 +144,7 @@ import importlib, pkgutil, sys, repro_env
 for module in pkgutil.walk_packages(repro_env.__path__, "repro_env."):
     if not module.name.startswith(("repro_env.guest", "repro_env.checkpoint", "repro_env.__main__")):
         importlib.import_module(module.name)
-print(len(sys.modules), *sys.modules.keys() & {"docker", "pip", "requests", "yaml"})
+print(len(sys.modules), *sys.modules.keys() & {"docker", "pip", "pynvml", "requests", "rich", "yaml"})
 """
 
 

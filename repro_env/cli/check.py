@@ -81,7 +81,7 @@ def command(
 
 
 def _print(spec: Spec, directory: Path, checked: CheckResult, *, all_: bool) -> None:
-    page = Page.of_stdout(most=None if all_ else difference.SHOWN)
+    page = Page(most=None if all_ else difference.SHOWN)
     page.row("spec", f"{directory} ({spec.digest[7:19]})", indent=0)
     page.row("environment", checked.environment, indent=0)
     page.row("source", checked.source, indent=0)

@@ -15,7 +15,7 @@ import typer
 from repro_env.api.doctor import Diagnosis, examine
 from repro_env.cli import app as commands
 from repro_env.cli import exec as exec_command
-from repro_env.cli.ui import github, messages
+from repro_env.cli.ui import github, messages, page
 from repro_env.cli.ui.options import SPEC, flag, value
 from repro_env.registry.reference import parse
 from repro_env.schema.errors import ReproEnvError, SandboxError, UsageError
@@ -236,7 +236,7 @@ def _add_verify(report: _Report, answer: dict[str, Any]) -> None:
 
 def _print(report: _Report) -> None:
     if report.rows:
-        messages.result(messages.table(report.rows, header=("what", "captured", "now", "why")))
+        page.table(report.rows, header=("what", "captured", "now", "why")).print()
     messages.result(f"{report.verdict}: {report.sentence}")
 
 

@@ -40,7 +40,7 @@ def command(
 
 
 def _print(comparison: DiffResult, *, all_: bool) -> None:
-    page = Page.of_stdout(most=None if all_ else differences.SHOWN)
+    page = Page(most=None if all_ else differences.SHOWN)
     page.row("A", _side(comparison.left), indent=0)
     page.row("B", _side(comparison.right), indent=0)
     if comparison.same:

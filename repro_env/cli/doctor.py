@@ -12,7 +12,7 @@ import typer
 
 from repro_env.api.doctor import Diagnosis, examine
 from repro_env.api.preflight import examine_spec
-from repro_env.cli.ui import messages
+from repro_env.cli.ui import messages, page
 from repro_env.cli.ui.options import argument, value
 from repro_env.compare.preflight.check import Check, worst
 from repro_env.sandbox.doctor import ADMINISTRATOR
@@ -64,7 +64,7 @@ def command(
 def _print_checks(checks: tuple[Check, ...]) -> None:
     """A table, with the reason and the fix below each row that is not ok."""
     rows = [(check.verdict, check.name, check.captured, check.here) for check in checks]
-    header, *lines = messages.table(rows, header=("verdict", "check", "captured", "here")).splitlines()
+    header, *lines = page.table(rows, header=("verdict", "check", "captured", "here")).lines
     messages.result(header)
     for line, check in zip(lines, checks, strict=True):
         messages.result(line)
@@ -73,11 +73,10 @@ def _print_checks(checks: tuple[Check, ...]) -> None:
 
 
 def _print(answer: Diagnosis, store: Store) -> None:
-    width = max(len(finding.name) for finding in answer.findings)
+    rows: list[tuple[str, ...]] = []
     for finding in answer.findings:
-        messages.result(f"{finding.state:9} {finding.name:{width}}  {finding.text}")
-        if finding.fix:
-            messages.result(f"{'':9} {'':{width}}  {_fix(finding.fix)}")
+        rows += [(finding.state, finding.name, finding.text), *([("", "", _fix(finding.fix))] if finding.fix else [])]
+    page.table(rows).print()
     for text in answer.alternatives:
         messages.result(f"works     {text}")
     messages.say(

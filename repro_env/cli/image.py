@@ -41,7 +41,7 @@ def verify(
 
 
 def _print(result: Verified, *, all_: bool) -> None:
-    page = Page.of_stdout(most=None if all_ else SHOWN)
+    page = Page(most=None if all_ else SHOWN)
     for report in result.reports:
         page.heading(report.name)
         page.row("image ID", report.image_id)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from repro_env.api.runs import find_runs_directory
-from repro_env.cli.ui import messages
+from repro_env.cli.ui import messages, page
 from repro_env.cli.ui.options import DryRunOption, RunsOption, argument, flag, runs_option, value
 from repro_env.runs.records import ids
 from repro_env.runs.records.records import Run
@@ -132,8 +132,7 @@ def _print(result: Collected, rules: list[str], runs: Path | None) -> None:
         (verb, "spec", "", f"{spec.directory.name[:19]}… is not used by any run ({messages.size(spec.size)})")
         for spec in result.specs
     ]
-    if rows:
-        messages.result(messages.table(rows))
+    page.table(rows).print()
     total = len(result.keep) + len(result.gone) + len(result.unreadable) + len(result.failed)
     messages.result(f"{verb}: {len(result.gone):,} of {total:,} runs, {messages.size(result.freed)}")
     repeat = result.dry_run and result.gone

@@ -12,7 +12,7 @@ import typer
 from repro_env.api import jobs
 from repro_env.api import runs as use_case
 from repro_env.cli import retention, runscompare, runsshare
-from repro_env.cli.ui import messages, runpage
+from repro_env.cli.ui import messages, page, runpage
 from repro_env.cli.ui.options import (
     AllOption,
     RunArgument,
@@ -73,7 +73,7 @@ def list_(
             (*runpage.columns(item.submission.start), _shorten(runpage.before_start(state, item))) for item, state in waiting
         ]
         rows += [_row(run, tags[run.id], unfinished.get(run.id)) for run in selected]
-        messages.result(messages.table(rows, header=(*header, *more)))
+        page.table(rows, header=(*header, *more)).print()
     for damaged in listing.unreadable:
         messages.say.warn(f"cannot be read: {damaged.why}")
     for run in listing.runs:

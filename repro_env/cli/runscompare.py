@@ -49,7 +49,7 @@ def _print(comparison: Compared, *, complete: bool) -> None:
     from repro_env.cli.ui import differences
     from repro_env.cli.ui.page import Page
 
-    page = Page.of_stdout(most=None if complete else _SHOWN)
+    page = Page(most=None if complete else _SHOWN)
     page.row("A", _title(comparison.left, comparison.tags[0]), indent=0)
     page.row("B", _title(comparison.right, comparison.tags[1]), indent=0)
     if comparison.same:

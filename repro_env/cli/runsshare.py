@@ -10,7 +10,7 @@ import typer
 
 from repro_env.api import runsshare
 from repro_env.api.runsshare import Failed, ListedRun, Pushed
-from repro_env.cli.ui import messages, runpage
+from repro_env.cli.ui import messages, page, runpage
 from repro_env.cli.ui.options import RunsOption, argument, runs_option, value
 from repro_env.runs.records import ids
 from repro_env.schema.messages import plural, shorten
@@ -115,7 +115,7 @@ def list_shared(catalog: str, tags: Sequence[str]) -> None:
     if selected:
         header = ("ID", "WHEN (UTC)", "COMMAND", "STATE", "TIME", "OUTPUTS")
         more = ("TAGS",) if any(run.tags for run in selected) else ()
-        messages.result(messages.table(map(_row, selected), header=(*header, *more)))
+        page.table(map(_row, selected), header=(*header, *more)).print()
     for damaged in listing.unreadable:
         messages.say.warn(f"cannot be used: {damaged.why}")
     if selected:

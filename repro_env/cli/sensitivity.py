@@ -14,6 +14,7 @@ from repro_env.cli import exec as exec_command
 from repro_env.cli import submission
 from repro_env.cli.ui import messages
 from repro_env.cli.ui.options import parameters, runs_option, value
+from repro_env.cli.ui.page import Page
 from repro_env.compare import sensitivity
 from repro_env.compare.sensitivity import FEW
 from repro_env.runs.records.ids import short
@@ -110,8 +111,7 @@ class Command(exec_command.SimilarCommand):
 
         result = over_seeds(first, options["seeds"], metric, run=run_once, jobs=0 if finished else options["jobs"], tell=tell)
         if not messages.answer_in_json(result):
-            for line in page(result):
-                messages.result(messages.visible(line))
+            page(result).print()
         for text in notes(result, options["runs"]):
             tell(text)
         if result.stopped:
@@ -119,19 +119,19 @@ class Command(exec_command.SimilarCommand):
         return 0 if result.good else 1
 
 
-def page(result: Found) -> list[str]:
-    """The lines to print: one metric with its value for each seed, or a table of several metrics."""
-    lines: list[str] = []
+def page(result: Found) -> Page:
+    """One metric with its value for each seed, or a table of several metrics."""
+    page = Page()
     metrics = [(metric, metric.spread) for metric in result.metrics if metric.spread is not None]
     if len(metrics) == 1:
         ((metric, spread),) = metrics
-        lines.append(f"{metric.metric} ({metric.which})")
-        lines += [f"  {text}" for text in sensitivity.sentences(spread)]
-        values = () if spread.equal else spread.values[:_SHOWN]
-        seeds = [(f"  seed {value.seed}", sensitivity.number(value.value)) for value in values]
-        lines += ["", *messages.table(seeds).splitlines()] if seeds else []
-        if len(spread.values) > len(values) > 0:
-            lines.append(f"  and {len(spread.values) - len(values)} more (--json lists them)")
+        page.text(f"{metric.metric} ({metric.which})", indent=0)
+        page.table([(text,) for text in sensitivity.sentences(spread)])
+        if values := () if spread.equal else spread.values[:_SHOWN]:
+            page.text("")
+            page.table([(f"seed {value.seed}", sensitivity.number(value.value)) for value in values])
+            if len(spread.values) > len(values):
+                page.text(f"and {len(spread.values) - len(values)} more (--json lists them)")
     elif metrics:
         number = sensitivity.number
         rows = [
@@ -144,19 +144,17 @@ def page(result: Found) -> list[str]:
             )
             for metric, spread in metrics[:_SHOWN]
         ]
-        header = ("METRIC", "SEEDS", "MEAN", "DEVIATION", "RANGE")
-        lines += messages.table(rows, header=header).splitlines()
+        page.table(rows, header=("METRIC", "SEEDS", "MEAN", "DEVIATION", "RANGE"), indent=0)
         if len(metrics) > _SHOWN:
-            lines.append(f"and {len(metrics) - _SHOWN} more")
-    lines += [
-        f"{metric.metric}: not in the run of seed {', '.join(map(str, metric.missing[:_SHOWN]))}"
-        for metric in result.metrics[:_SHOWN]
-        if metric.missing
-    ]
-    lines += [
-        f"{metric.metric}: fewer than two seeds have a number" for metric in result.metrics[:_SHOWN] if metric.spread is None
-    ]
-    return lines
+            page.text(f"and {len(metrics) - _SHOWN} more", indent=0)
+    for metric in result.metrics[:_SHOWN]:
+        if metric.missing:
+            seeds = ", ".join(map(str, metric.missing[:_SHOWN]))
+            page.text(f"{metric.metric}: not in the run of seed {seeds}", indent=0)
+    for metric in result.metrics[:_SHOWN]:
+        if metric.spread is None:
+            page.text(f"{metric.metric}: fewer than two seeds have a number", indent=0)
+    return page
 
 
 def notes(result: Found, runs: Path | None = None) -> list[str]:

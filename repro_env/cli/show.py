@@ -27,7 +27,7 @@ def command(
     shown = show(spec, tell=messages.say)
     if messages.answer_in_json(shown):
         return
-    page = Page.of_stdout(most=None if all_ else SHOWN)
+    page = Page(most=None if all_ else SHOWN)
     specpage.add(shown, page)
     page.print()
     if any(not blob.here for blob in shown.blobs) and (shown.directory / "remote.json").is_file():

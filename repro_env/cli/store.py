@@ -9,7 +9,7 @@ import typer
 
 from repro_env.api import store as use_case
 from repro_env.api.store import Collected, sum_by_kind
-from repro_env.cli.ui import messages
+from repro_env.cli.ui import messages, page
 from repro_env.cli.ui.options import DryRunOption, value
 from repro_env.schema.errors import UsageError
 from repro_env.store.store import Store
@@ -39,7 +39,7 @@ def usage() -> None:
         return
     messages.result(f"{result.root}  {messages.size(result.size)}")
     rows = [(_WORDS[kind], f"{count:,}", messages.size(size)) for kind, (count, size) in result.kinds.items()]
-    messages.result(messages.table([*rows, ("other files", "", messages.size(result.other))], header=("KIND", "COUNT", "SIZE")))
+    page.table([*rows, ("other files", "", messages.size(result.other))], header=("KIND", "COUNT", "SIZE")).print()
     messages.say("next: repro-env store gc --dry-run")
 
 

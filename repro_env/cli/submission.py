@@ -12,7 +12,7 @@ import msgspec
 
 from repro_env.api import jobs, submit
 from repro_env.api.execute import FinishedRun
-from repro_env.cli.ui import messages
+from repro_env.cli.ui import messages, page
 from repro_env.cli.ui.options import runs_option
 from repro_env.launch import engines, settings
 from repro_env.launch.engine import PodEngine
@@ -122,7 +122,7 @@ def explain(engine: str) -> int:
     """Print the settings of an engine (`--job help`). Returns the exit code."""
     rows = settings.explain(engines.get(engine))
     if not messages.answer_in_json(dict(rows)):
-        messages.result(messages.table(rows))
+        page.table(rows).print()
     return 0
 
 

@@ -151,7 +151,7 @@ def command(
     if not messages.answer_in_json(
         {**facts(verification), "accepted": [added.text for added in accepted.added] if accepted else []}
     ):
-        page = Page.of_stdout(most=None if all_ or accept else _SHOWN)
+        page = Page(most=None if all_ or accept else _SHOWN)
         show(page, verification)
         if accepted is not None:
             _show_accepted(page, accepted)

@@ -56,18 +56,18 @@ def test_seeds_are_consecutive_and_every_metric_has_a_spread() -> None:
     assert found.metrics[0].spread is not None
     assert found.metrics[0].spread.mean == pytest.approx(0.92)
     assert found.good
-    page = command.page(found)
+    page = command.page(found).lines
     assert page[1].split() == ["accuracy", "5", "0.92", "0.0158114", "0.9", "to", "0.94"]
 
 
 def test_a_single_metric_has_a_value_for_each_seed() -> None:
     found = Runs().over(5, "accuracy")
     assert [row.metric for row in found.metrics] == ["accuracy"]
-    page = command.page(found)
+    page = command.page(found).lines
     assert page[0] == "accuracy (last)"
     assert page[1] == "  mean 0.92, standard deviation 0.0158114 (5 seeds)"
     assert sum(line.startswith("  seed") for line in page) == 5
-    assert command.page(Runs().over(5, "train_runtime"))[1] == "  all 5 seeds give 3"
+    assert command.page(Runs().over(5, "train_runtime")).lines[1] == "  all 5 seeds give 3"
 
 
 def test_a_metric_option_may_select_the_smallest_or_largest_value() -> None:
@@ -184,7 +184,7 @@ def test_ctrl_c_ends_the_runs_and_the_finished_ones_are_reported() -> None:
 def test_seeds_without_a_metric_are_named() -> None:
     found = Runs(lambda seed, recorded: with_end(recorded, metrics=recorded.end.metrics[1:]) if seed == 4 else recorded).over(5)
     assert found.metrics[0].missing == (4,)
-    assert "accuracy: not in the run of seed 4" in command.page(found)
+    assert "accuracy: not in the run of seed 4" in command.page(found).lines
     assert found.good  # the loss is complete
 
 

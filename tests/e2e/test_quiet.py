@@ -9,6 +9,7 @@ import pty
 import re
 import shutil
 import subprocess
+import sys
 
 from tests.e2e import parts
 
@@ -34,10 +35,24 @@ def test_a_successful_run_prints_at_most_four_additional_lines(small: parts.Proj
         assert detail not in normal.err
 
 
+def test_a_command_in_a_pipe_starts_without_rich(small: parts.Project) -> None:
+    """And `exec` on a machine without GPUs reads no NVML. -X importtime prints every import of the first process."""
+    for words in (["exec", "python", "-c", ""], ["runs", "list"], ["doctor", "repro"]):
+        command = [sys.executable, "-X", "importtime", "-m", "repro_env", *words]
+        done = subprocess.run(
+            command, cwd=small.directory, env=parts.environ(small.store), capture_output=True, text=True, check=True
+        )
+        imported = set(re.findall(r"\| +([a-z_]+)", done.stderr))
+        assert "repro_env" in imported
+        assert not imported & {"pynvml", "rich"}, words
+
+
 def screen(project: parts.Project, *words: str) -> tuple[str, list[str]]:
     """All that a command writes to a terminal, and the lines that are there at the end."""
     ours, theirs = pty.openpty()
-    env = {name: value for name, value in parts.environ(project.store, {"TERM": "xterm"}).items() if name != "CI"}
+    env = {
+        name: value for name, value in parts.environ(project.store, {"TERM": "xterm", "COLUMNS": "100"}).items() if name != "CI"
+    }
     with subprocess.Popen(
         [parts.COMMAND, *words], cwd=project.directory, env=env, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs
     ) as child:
@@ -51,14 +66,14 @@ def screen(project: parts.Project, *words: str) -> tuple[str, list[str]]:
         os.close(ours)
     text = written.getvalue().decode()
     assert child.returncode == 0, text
-    return text, [line.rpartition("\r\x1b[K")[2] for line in text.replace("\r\n", "\n").split("\n")]
+    return text, [line.rpartition("\x1b[2K")[2] for line in text.replace("\r\n", "\n").split("\n")]
 
 
 def test_verify_shows_its_progress_and_its_verdict_and_not_what_the_command_prints(small: parts.Project) -> None:
     (small.directory / "slow.py").write_text("import time; print('trained'); time.sleep(1.5); open('made.txt', 'w').write('1')")
     small.run("exec", "slow.py")
     written, lines = screen(small, "verify")
-    assert re.search(r". running again \(the first run took \d+ s\): 1s", written)
+    assert re.search(r"running again \(the first run took \d+ s\) .* 0:00:01", re.sub(r"\x1b\[\d*m", "", written))
     assert lines[0] == "repro-env: expected: bitwise identical (same image, code, data, seed, threads and CPU type)"
     assert "bitwise: 1 result identical" in re.sub(r"\x1b\[\d*m", "", "\n".join(lines))
     assert "running again" not in "\n".join(lines)

@@ -26,8 +26,6 @@ TITLES: Mapping[Level, str] = {
     "observed": "observed only (not part of the image)",
     "end": "how the run ended",
 }
-_LONGEST = 60
-"""Characters of a name that counts for the width of the column."""
 
 
 def show(page: Page, differences: Iterable[Difference], missing: Sequence[NotCompared] = ()) -> None:
@@ -38,10 +36,9 @@ def show(page: Page, differences: Iterable[Difference], missing: Sequence[NotCom
     for level in LEVELS:
         if level in by_level:
             page.heading(TITLES[level])
-            rows = [(f"{mark(item)} {item.what}" + (f" [{item.of}]" if item.of else ""), _text(item)) for item in by_level[level]]
-            # A single long path must not move the texts of all other rows to the right.
-            width = max((len(name) for name, _ in rows if len(name) <= _LONGEST), default=0)
-            page.table([(f"{name:<{width}}  {text}".rstrip(),) for name, text in rows])
+            page.table(
+                [(f"{mark(item)} {item.what}" + (f" [{item.of}]" if item.of else ""), _text(item)) for item in by_level[level]]
+            )
     if missing:
         page.heading("not compared")
         page.table([(f"? {entry.what}: {entry.why}",) for entry in missing])

@@ -19,7 +19,7 @@ _SHOWN = 20
 
 def show(answer: Answer, *, complete: bool) -> None:
     """Print the page. `complete`: do not shorten lists."""
-    page = Page.of_stdout(most=None if complete else _SHOWN)
+    page = Page(most=None if complete else _SHOWN)
     if answer.file is not None:
         page.row("file", f"{answer.file} ({messages.size(answer.size or 0)})", indent=0)
     page.row("sha256", answer.digest.removeprefix("sha256:"), indent=0)

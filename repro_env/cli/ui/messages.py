@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import re
 import sys
 import threading
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TextIO
 
 import msgspec
 
 from repro_env.schema import codec
 from repro_env.schema.errors import DiskError, ReproEnvError, UsageError
 from repro_env.schema.progress import Advance, Tell
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 Level = Literal["quiet", "normal", "verbose"]
 _UNSAFE = r"\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f\ufff9-\ufffb\ud800-\udfff"
@@ -27,8 +29,6 @@ _CONTROL_IN_JSON = re.compile(rf"[{_UNSAFE}]")
 """JSON encoders escape all other control characters."""
 _DELAY = 1.0
 """Seconds before a task is shown on a terminal."""
-_PERIOD = 0.2
-"""Seconds between two updates of the status line."""
 
 
 class Screen:
@@ -37,8 +37,11 @@ class Screen:
     level: ClassVar[Level] = "normal"
     json: ClassVar[bool] = False
     """Answer with one JSON object."""
-    _status: ClassVar[_Status | None] = None
-    """The last line of the terminal, which shows the current task."""
+    lock: ClassVar[threading.RLock] = threading.RLock()
+    terminal: ClassVar[TextIO | None] = None
+    """A duplicate of stderr, which remains the terminal when stderr is redirected (`runs.execution.streams`)."""
+    drawn: ClassVar[Progress | None] = None
+    """The tasks at the end of the terminal."""
 
     def __init__(self, prefix: str = "") -> None:
         """`prefix`: the beginning of each message."""
@@ -57,54 +60,47 @@ class Screen:
     def warn(self, text: str, /) -> None:
         """Print lines on stderr, also with --quiet."""
         text = visible(self._prefix + text)
-        if self._status is not None:
-            self._status.print(f"{text}\n")
-        elif sys.stderr is not None:
-            with contextlib.suppress(BrokenPipeError):  # the reader closed the pipe; continue the work
+        with self.lock, contextlib.suppress(OSError):  # the reader closed the pipe or the terminal; continue the work
+            if self.drawn is not None:
+                self.drawn.console.print(text, soft_wrap=True)
+            elif sys.stderr is not None:
                 print(text, file=sys.stderr, flush=True)  # noqa: T201
 
     @contextlib.contextmanager
     def progress(self, total: int, label: str, /) -> Iterator[Advance]:
-        """Show a task on the status line while the block runs. Without a terminal, print it as a detail.
+        """Show a task below the messages while the block runs. Without a terminal, print it as a detail.
 
-        The status line is not shown for tasks of less than a second, with --quiet, or if CI is set. It is removed afterwards.
+        It is not shown during its first second, with --quiet, or if CI is set. It is removed afterwards.
         """
-        task = _Task(total, visible(self._prefix + label))
-        if self._status is None and not _is_terminal():
+        if self.terminal is None and not is_terminal(sys.stderr):
             self.detail(f"{label} ({size(total)})" if total else label)
-        with self._shown(task):
-            yield task.advance
+        with self._shown(total, visible(self._prefix + label)) as advance:
+            yield advance
 
-    @contextlib.contextmanager
-    def command(self, name: str) -> Iterator[None]:
-        """Show the command as a task while no other task is in progress."""
-        with self._shown(_Task(0, f"repro-env {name}")):
-            yield
+    def command(self, name: str) -> AbstractContextManager[Advance]:
+        """Show the command as a task while the block runs."""
+        return self._shown(0, f"repro-env {name}")
 
     @classmethod
     def clear(cls) -> None:
-        """Clear the status line before other output. It is drawn again later."""
-        if cls._status is not None:
-            cls._status.print("")
+        """Remove the tasks from the terminal before other output."""
+        with cls.lock, contextlib.suppress(OSError):
+            if cls.drawn is not None:
+                cls.drawn.stop()
+                cls.drawn = None
 
     @classmethod
     @contextlib.contextmanager
-    def _shown(cls, task: _Task) -> Iterator[None]:
-        status = cls._status
-        if status is not None:
-            status.tasks.append(task)
-        elif not _is_terminal() or os.environ.get("CI"):
-            yield
-            return
-        else:
-            status = cls._status = _Status(task)
+    def _shown(cls, total: int, label: str) -> Iterator[Advance]:
+        if cls.terminal is None and is_terminal(sys.stderr) and not os.environ.get("CI"):
+            cls.terminal = os.fdopen(os.dup(2), "w", encoding="utf-8", errors="replace")
+        task = _Task(total, label)
+        if cls.terminal is not None:
+            threading.Thread(target=task.show, args=[cls.terminal], daemon=True).start()
         try:
-            yield
+            yield task.advance
         finally:
-            status.tasks.remove(task)
-            if not status.tasks:
-                status.stop()
-                cls._status = None
+            task.end()
 
 
 class _Task:
@@ -113,74 +109,55 @@ class _Task:
     def __init__(self, total: int, label: str) -> None:
         self._total = total
         self._label = label
-        self._started = time.monotonic()
         self._done = 0
-        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._row: tuple[Progress, TaskID] | None = None
+
+    def show(self, terminal: TextIO) -> None:
+        """Draw the task after a while. rich is imported only here, because most tasks end before."""
+        if self._ended.wait(_DELAY):
+            return
+        with Screen.lock, contextlib.suppress(OSError):
+            if Screen.level != "quiet" and not self._ended.is_set():
+                drawn = Screen.drawn = Screen.drawn or _start_drawing(terminal)
+                self._row = drawn, drawn.add_task(self._label, total=self._total or None, completed=self._done)
+                drawn.tasks[-1].start_time = drawn.get_time() - _DELAY
 
     def advance(self, count: int, /) -> None:
-        with self._lock:
+        with Screen.lock:
             self._done += count
+            if self._row is not None:
+                drawn, task = self._row
+                drawn.advance(task, count)
 
-    @property
-    def seconds(self) -> float:
-        return time.monotonic() - self._started
+    def end(self) -> None:
+        self._ended.set()
+        with Screen.lock:
+            if self._row is not None:
+                drawn, task = self._row
+                drawn.remove_task(task)
+                if drawn is Screen.drawn and not drawn.tasks:
+                    Screen.clear()
 
-    def text(self) -> str:
-        """`rebuilding: 12.0 MB of 1.4 GB, 1m 20s`."""
-        done = f"{size(self._done)} of {size(self._total)}, " if self._total else f"{size(self._done)}, " if self._done else ""
-        return f"{self._label}: {done}{duration(self.seconds)}"
 
+def _start_drawing(terminal: TextIO) -> Progress:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
+    from rich.table import Column
+    from rich.text import Text
 
-class _Status:
-    """The status line: the last line of the terminal shows the newest task that takes long. A thread draws it.
+    class Amount(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            done = size(int(task.completed)) if task.total or task.completed else ""
+            return Text(f"{done} of {size(int(task.total))}" if task.total else done)
 
-    It is written to a duplicate of stderr, which remains the terminal when stderr is redirected (`runs.execution.streams`).
-    """
-
-    def __init__(self, task: _Task) -> None:
-        self.tasks = [task]
-        self._terminal = os.dup(2)
-        self._shown = False
-        self._lock = threading.Lock()
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._draw, daemon=True)
-        self._thread.start()
-
-    def print(self, text: str) -> None:
-        """Print lines above the status line."""
-        with self._lock:
-            self._write(f"{self._clear()}{text}")
-
-    def stop(self) -> None:
-        self._stopped.set()
-        self._thread.join()
-        with self._lock:
-            self._write(self._clear())
-            os.close(self._terminal)
-
-    def _draw(self) -> None:
-        for mark in itertools.cycle("⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"):
-            if self._stopped.wait(_PERIOD):
-                return
-            tasks = () if Screen.level == "quiet" else reversed(self.tasks)
-            task = next((task for task in tasks if task.seconds >= _DELAY), None)
-            with self._lock:
-                if task is not None:
-                    text = f"{mark} {task.text()}"[: max(_columns(self._terminal) - 1, 1)]
-                    self._write(f"{self._clear()}{text}")
-                    self._shown = True
-                elif self._shown:
-                    self._write(self._clear())
-
-    def _clear(self) -> str:
-        shown, self._shown = self._shown, False
-        return "\r\x1b[K" if shown else ""
-
-    def _write(self, text: str) -> None:
-        with contextlib.suppress(OSError):  # the terminal was closed; continue the work
-            data = text.encode("utf-8", "replace")
-            while data:
-                data = data[os.write(self._terminal, data) :]
+    console = Console(file=terminal, markup=False, emoji=False, highlight=False)
+    console.show_cursor = lambda show=True: show and False  # type: ignore[method-assign] # a killed process cannot show it again
+    label = TextColumn("{task.description}", markup=False, table_column=Column(overflow="fold"))
+    columns = (label, BarColumn(20), Amount(), TimeElapsedColumn())
+    drawn = Progress(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False)
+    drawn.start()
+    return drawn
 
 
 say = Screen()
@@ -205,7 +182,7 @@ def result(text: str) -> None:
 
 
 def styled(text: str) -> None:
-    """Like `result`, for a line that contains terminal codes of `page`. Other control characters must be escaped."""
+    """Like `result`, for lines that contain terminal codes of `page`. Other control characters must be escaped."""
     if sys.stdout is None:
         hint = "to discard the answer, redirect standard output to /dev/null"
         raise DiskError("standard output is closed, so the answer cannot be printed", hint=hint)
@@ -259,14 +236,6 @@ def error(failure: ReproEnvError) -> None:
         say.warn(redact.secretless(f"  -> {failure.hint}"))
 
 
-def table(rows: Iterable[Sequence[str]], *, header: Sequence[str] = ()) -> str:
-    """Columns of plain text, two spaces apart, without trailing white space."""
-    lines = [[visible(cell).replace("\n", " ") for cell in row] for row in ([header] if header else []) + list(rows)]
-    columns = range(max(map(len, lines), default=0))
-    widths = [max(len(line[column]) for line in lines if column < len(line)) for column in columns]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=False)).rstrip() for line in lines)
-
-
 def size(count: int) -> str:
     """A number of bytes with a decimal unit: `999 B`, `1.4 GB`."""
     if count < 1000:
@@ -279,14 +248,6 @@ def size(count: int) -> str:
     return f"{value / 1000:.1f} TB"
 
 
-def duration(seconds: float) -> str:
-    """A number of seconds with units: `0s`, `59s`, `1m 20s`, `2h 05m`."""
-    total = int(seconds)
-    if total < 60:
-        return f"{total}s"
-    return f"{total // 60}m {total % 60:02}s" if total < 3600 else f"{total // 3600}h {total // 60 % 60:02}m"
-
-
 def visible(text: str) -> str:
     """The text with escaped control characters, except newline and tab. A file name must not move the cursor."""
     if text.isprintable():  # it has no control characters
@@ -294,12 +255,5 @@ def visible(text: str) -> str:
     return _CONTROL.sub(lambda match: match[0].encode("unicode_escape", "surrogatepass").decode("ascii"), text)
 
 
-def _is_terminal() -> bool:
-    return sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-
-
-def _columns(terminal: int) -> int:
-    try:
-        return os.get_terminal_size(terminal).columns or 80
-    except OSError:
-        return 80
+def is_terminal(stream: TextIO | None) -> bool:
+    return stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"

@@ -1,106 +1,136 @@
-"""A page of headings, rows and lists that fits the terminal. In a pipe it is plain text."""
+"""A page of headings, rows and tables. On a terminal, rich draws it with colours and at its width; in a pipe it is plain text."""
 
 from __future__ import annotations
 
-import os
+import io
 import shutil
 import sys
-import textwrap
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from repro_env.cli.ui import messages
 
-Style = Literal["bold", "dim", "red", "green"]
-_CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32"}
+if TYPE_CHECKING:
+    from rich.padding import Padding
+
+Style = Literal["", "bold", "dim", "red", "green"]
 _NARROWEST = 40
-_LABEL = 14
+_LABEL = 12
+_LONGEST = 60
+"""Characters of a cell that count for the width of its column: a single long path must not move all other rows to the right."""
+
+
+class _Table(NamedTuple):
+    """Columns of text, two spaces apart."""
+
+    rows: Sequence[Sequence[str]]
+    indent: int = 0
+    label: int = 0
+    """Least width of the first column."""
+    style: Style = ""
+    """Of the first column."""
+    header: bool = False
+    """Whether the first row is a header."""
+
+    def plain(self) -> Iterator[str]:
+        """The lines in a pipe, without trailing white space."""
+        columns = zip_longest(*self.rows, fillvalue="")
+        widths = [max((len(cell) for cell in column if len(cell) <= _LONGEST), default=0) for column in columns]
+        widths[0] = max(widths[0], self.label)
+        for row in self.rows:
+            yield (" " * self.indent + "  ".join(map(str.ljust, row, widths))).rstrip()
+
+    def drawn(self) -> Padding:
+        """What rich draws on a terminal. Columns become as narrow as needed, and their cells are wrapped."""
+        from rich.padding import Padding
+        from rich.table import Column, Table
+
+        others = [Column(overflow="fold") for _ in range(max(map(len, self.rows)) - 1)]
+        table = Table.grid(Column(style=self.style, min_width=self.label, overflow="fold"), *others, padding=(0, 2, 0, 0))
+        for number, row in enumerate(self.rows):
+            table.add_row(*row, style="bold" if self.header and number == 0 else "")
+        return Padding(table, (0, 0, 0, self.indent))
 
 
 class Page:
-    """Collects lines. All text is escaped by `say.visible`, so that it cannot move the cursor or change colours."""
+    """Collects tables. All text is escaped by `messages.visible`, so that it cannot move the cursor or change colours."""
 
-    def __init__(self, *, width: int | None = None, colour: bool = False, most: int | None = None) -> None:
-        """`width`: columns, or None to wrap no lines. `most`: entries that are shown of each list, or None for all."""
-        self._width = None if width is None else max(width, _NARROWEST)
-        self._colour = colour
+    def __init__(self, *, most: int | None = None) -> None:
+        """`most`: entries that are shown of each list, or None for all."""
         self._most = most
         self.complete = most is None
         """Lists are shown completely."""
-        self.lines: list[str] = []
-
-    @staticmethod
-    def of_stdout(*, most: int | None) -> Page:
-        """A page that fits the terminal of stdout, or a plain page if stdout is not a terminal."""
-        terminal = sys.stdout is not None and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
-        width = shutil.get_terminal_size().columns if terminal else None
-        return Page(width=width, colour=terminal and not os.environ.get("NO_COLOR"), most=most)
+        self._tables: list[_Table] = []
 
     def heading(self, text: str, about: str = "") -> None:
         """Begin a section."""
-        if self.lines:
-            self.lines.append("")
-        text, about = _clean(text), _clean(about)
-        fits = self._width is None or len(text) + 2 + len(about) <= self._width
-        self._add(self._style(text, "bold") + (f"  {about}" if about and fits else ""))
-        if about and not fits:
-            self._wrap("  ", about)
+        if self._tables:
+            self._add([("",)])
+        self._add([(text, about)], style="bold")
 
     def verdict(self, word: str, about: str, style: Style) -> None:
-        self._add(self._style(_clean(word), style) + f": {_clean(about)}")
+        self._add([(f"{word}: {about}",)], style=style)
 
     def row(self, label: str, text: str, *, indent: int = 2) -> None:
         """Add a label and its text. Do nothing if the text is empty."""
         if text:
-            self._wrap(f"{'':{indent}}{_clean(label):<{_LABEL}}", _clean(text))
+            self._add([(label, text)], indent, _LABEL)
 
     def listing(self, label: str, items: Sequence[str]) -> None:
         """Add a label and one line for each item."""
-        shown = items if self._most is None else items[: self._most]
-        for number, item in enumerate(shown):
-            self._wrap(f"  {_clean(label) if number == 0 else '':<{_LABEL}}", _clean(item))
-        self.count(len(items) - len(shown), indent=2 + _LABEL)
+        shown = items[: self._most]
+        self._add([("" if number else label, item) for number, item in enumerate(shown)], 2, _LABEL)
+        self.count(len(items) - len(shown), indent=4 + _LABEL)
 
-    def table(self, rows: Sequence[Sequence[str]], *, indent: int = 2) -> None:
-        """Add columns, each as wide as its widest cell. The last column is wrapped."""
-        shown = rows if self._most is None else rows[: self._most]
-        cells = [[_clean(cell) for cell in row] for row in shown]
-        last = max(map(len, cells), default=1) - 1
-        widths = [max(len(row[column]) for row in cells) for column in range(last)]
-        for row in cells:
-            before = "".join(f"{cell:<{width}}  " for cell, width in zip(row[:-1], widths, strict=True))
-            self._wrap(" " * indent + before, row[-1])
+    def table(self, rows: Sequence[Sequence[str]], *, header: Sequence[str] = (), indent: int = 2) -> None:
+        """Add columns, each as wide as its widest cell."""
+        shown = rows[: self._most]
+        self._add([header, *shown] if header else shown, indent, header=bool(header))
         self.count(len(rows) - len(shown), indent=indent)
 
     def text(self, text: str, *, indent: int = 2) -> None:
-        self._wrap(" " * indent, _clean(text))
-
-    def print(self) -> None:
-        for line in self.lines:
-            messages.styled(line)
+        self._add([(text,)], indent)
 
     def count(self, count: int, *, indent: int = 2) -> None:
         """Add the number of entries that are not shown."""
         if count > 0:
-            self._add(" " * indent + self._style(f"and {count:,} more (--all shows them)", "dim"))
+            self._add([(f"and {count:,} more (--all shows them)",)], indent, style="dim")
 
-    def _wrap(self, before: str, text: str) -> None:
-        """Add `text` after `before`, and indent further lines by the width of `before`. A long `before` has its own line."""
-        if self._width is None or len(before) + len(text) <= self._width:
-            self._add(before + text)
-            return
-        if len(before) > self._width // 2:
-            self._add(before)
-            before = " " * 6
-        room = max(self._width - len(before), _NARROWEST // 2)
-        for number, line in enumerate(textwrap.wrap(text, room, replace_whitespace=False, break_on_hyphens=False)):
-            self._add((before if number == 0 else " " * len(before)) + line)
+    @property
+    def lines(self) -> list[str]:
+        """The plain text."""
+        return [line for table in self._tables for line in table.plain()]
 
-    def _style(self, text: str, style: Style) -> str:
-        return f"\x1b[{_CODES[style]}m{text}\x1b[0m" if self._colour else text
+    def drawn(self, width: int) -> str:
+        """The text with terminal codes, wrapped at `width` columns."""
+        from rich.console import Console
 
-    def _add(self, line: str) -> None:
-        self.lines.append(line.rstrip())
+        text = io.StringIO()
+        console = Console(file=text, force_terminal=True, width=width, markup=False, emoji=False, highlight=False)
+        for table in self._tables:
+            console.print(table.drawn())
+        return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
+
+    def print(self) -> None:
+        """Print the page on stdout."""
+        if self._tables:
+            terminal = messages.is_terminal(sys.stdout)
+            width = max(shutil.get_terminal_size().columns, _NARROWEST)
+            messages.styled(self.drawn(width) if terminal else "\n".join(self.lines))
+
+    def _add(
+        self, rows: Iterable[Sequence[str]], indent: int = 0, label: int = 0, style: Style = "", *, header: bool = False
+    ) -> None:
+        if cells := [tuple(map(_clean, row)) for row in rows]:
+            self._tables.append(_Table(cells, indent, label, style, header))
+
+
+def table(rows: Iterable[Sequence[str]], *, header: Sequence[str] = ()) -> Page:
+    """A page of one table."""
+    page = Page()
+    page.table(list(rows), header=header, indent=0)
+    return page
 
 
 def _clean(text: str) -> str:

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 
 from repro_env.cli.ui import messages
+from repro_env.cli.ui.page import Page
 from repro_env.launch.engine import State
 from repro_env.runs.records import annotation, ids
 from repro_env.runs.records.annotation import Annotation
@@ -198,9 +199,9 @@ def _end(end: End, most: int | None) -> Iterator[str]:
     if end.metrics:
         yield f"metrics   {len(end.metrics)} in {plural(len({metric.file for metric in end.metrics}), 'file')}"
         rows = [_metric(metric) for metric in end.metrics]
-        header, *table = messages.table(rows, header=("NAME", "LAST", "MIN", "MAX", "VALUES", "FILE")).splitlines()
-        yield f"  {header}"
-        yield from _shorten([f"  {row}" for row in table], most)
+        page = Page(most=most)
+        page.table(rows, header=("NAME", "LAST", "MIN", "MAX", "VALUES", "FILE"))
+        yield from page.lines
     yield from (f"not read  {line}" for line in end.unparsed_outputs)
     yield from (f"removed   {path}" for path in end.removed)
     if end.trace:

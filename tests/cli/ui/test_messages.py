@@ -70,18 +70,6 @@ def test_a_json_result_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == '{"a":null,"b":[1,"é\\n"]}\n'
 
 
-def test_a_table_is_aligned_and_has_no_trailing_space() -> None:
-    rows = [("numpy", "2.3.5", ""), ("scikit-learn", "1.9.1", "edited"), ("x",)]
-
-    assert messages.table(rows, header=("name", "version", "note")).split("\n") == [
-        "name          version  note",
-        "numpy         2.3.5",
-        "scikit-learn  1.9.1    edited",
-        "x",
-    ]
-    assert messages.table([]) == ""
-
-
 @pytest.mark.parametrize(
     ("count", "text"),
     [
@@ -117,43 +105,41 @@ def test_the_level_selects_the_messages(capsys: pytest.CaptureFixture[str]) -> N
     assert printed["verbose"].err == f"line\ndetail\nwarning\nunpacking [torch] (1.4 GB)\n{error}"
 
 
-@pytest.mark.parametrize(("seconds", "text"), [(0.9, "0s"), (59.9, "59s"), (60, "1m 00s"), (80, "1m 20s"), (7500, "2h 05m")])
-def test_a_duration_has_units(seconds: float, text: str) -> None:
-    assert messages.duration(seconds) == text
-
-
 _TERMINAL = """
 import os, sys, time
 from repro_env.cli.ui import messages as say
-say._DELAY, say._PERIOD = {delay}, 0.01
+say._DELAY = {delay}
 say.set_level({level!r})
-frames, text = [], say._Task.text
-say._Task.text = lambda task: frames.append(task) or text(task)
 
-def wait():
-    count, end = len(frames), time.monotonic() + {patience}
-    while len(frames) < count + 2 and time.monotonic() < end:  # when the second frame starts, the first one is complete
+def wait(count):
+    end = time.monotonic() + {patience}
+    while len(getattr(say.Screen.drawn, "tasks", ())) < count and time.monotonic() < end:
         time.sleep(0.005)
+    time.sleep(0.3)  # it is drawn ten times a second
 
 with say.say.progress(100_000_000, "unpacking [torch] \\x1b]0;evil\\x07") as advance:
     advance(40_000_000)
-    wait()
+    wait(1)
     say.say({markup!r} + " end" * 40)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     with say.say.progress(0, "comparing " + "x" * 200):
-        wait()
+        wait(2)
+    say.result({markup!r})
+print("rich" in sys.modules)
 """
 
 
-def _on_terminal(delay: float, level: str = "normal", patience: float = 0.1, /, **env: str) -> bytes:
-    """Run `_TERMINAL` with a terminal as stderr. Returns everything that it wrote to the terminal.
+def _on_terminal(delay: float, level: str = "normal", patience: float = 0.1, /, **env: str) -> tuple[str, list[str]]:
+    """Run `_TERMINAL` with a terminal as stderr. Returns everything that it wrote to the terminal, and the lines of stdout.
 
     `patience`: seconds to wait for the status line.
     """
     terminal, stderr = pty.openpty()
     code = _TERMINAL.format(delay=delay, markup=MARKUP, level=level, patience=patience)
-    variables = {name: value for name, value in os.environ.items() if name != "CI"} | {"TERM": "xterm"} | env
-    with subprocess.Popen([sys.executable, "-c", code], stderr=stderr, env=variables):
+    variables = {name: value for name, value in os.environ.items() if name != "CI"} | {"TERM": "xterm", "COLUMNS": "100"} | env
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=stderr, env=variables, text=True
+    ) as process:
         os.close(stderr)
         output = io.BytesIO()
         try:
@@ -162,29 +148,32 @@ def _on_terminal(delay: float, level: str = "normal", patience: float = 0.1, /, 
         except OSError:  # the process closed its stderr
             pass
         os.close(terminal)
-    return output.getvalue()
+        stdout, _ = process.communicate()
+    return output.getvalue().decode(), stdout.splitlines()
 
 
-def test_the_status_line_is_the_last_line_of_a_terminal_and_is_removed() -> None:
-    output = _on_terminal(0, "normal", 60)
+def test_tasks_are_at_the_end_of_a_terminal_and_are_removed() -> None:
+    output, stdout = _on_terminal(0, "normal", 60, NO_COLOR="1")
 
-    assert re.search(r"[⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏] unpacking \[torch\] \\x1b\]0;evil\\x07: 40\.0 MB of 100\.0 MB, \d+s", output.decode())
-    assert b"\x1b]0;evil" not in output
-    assert b"\r\x1b[K" + MARKUP.encode() + b" end" * 40 + b"\r\n" in output, "a message is a complete line above"
-    assert b" comparing xx" in output, "the status line is shown after stderr was redirected"
-    assert b"x" * 80 not in output, "the status line must not wrap, because a wrapped line cannot be removed"
-    assert output.endswith(b"\r\x1b[K")
+    assert re.search(r"unpacking \[torch\] \\x1b\]0;evil\\x07 ━+╸? *40\.0 MB of 100\.0 MB 0:00:00", output)
+    assert "\x1b]0;evil" not in output
+    assert "\x1b[2K" + MARKUP + " end" * 40 + "\r\n" in output, "a message is a complete line above"
+    assert "comparing" in output.partition(" end\r\n")[2], "the task is shown after stderr was redirected"
+    assert "x" * 100 not in output, "a wrapped line would not be removed"
+    assert "\x1b[?25l" not in output, "the cursor stays, because a process that is killed cannot show it again"
+    assert output.endswith("\x1b[2K"), "nothing is left"
+    assert stdout == [MARKUP, "True"]
 
 
 @pytest.mark.parametrize(
     ("delay", "level", "env"), [(60, "normal", {}), (0, "normal", {"CI": "true"}), (0, "normal", {"TERM": "dumb"})]
 )
-def test_there_is_no_status_line_for_short_tasks_and_in_ci(delay: float, level: str, env: dict[str, str]) -> None:
-    assert _on_terminal(delay, level, **env) == MARKUP.encode() + b" end" * 40 + b"\r\n"
+def test_short_tasks_are_not_shown_and_none_in_ci(delay: float, level: str, env: dict[str, str]) -> None:
+    assert _on_terminal(delay, level, **env) == (MARKUP + " end" * 40 + "\r\n", [MARKUP, "False"])
 
 
-def test_there_is_no_status_line_with_quiet() -> None:
-    assert _on_terminal(0, "quiet") == b""
+def test_no_task_is_shown_with_quiet() -> None:
+    assert _on_terminal(0, "quiet") == ("", [MARKUP, "False"])
 
 
 def test_silent_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:

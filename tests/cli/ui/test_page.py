@@ -1,47 +1,55 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
+import re
 import sys
 
 import pytest
 
 from repro_env.cli.ui import differences as difference
-from repro_env.cli.ui.page import Page
+from repro_env.cli.ui.page import Page, table
 from repro_env.compare.environments.difference import Difference, NotCompared, sort_differences
 
-HOSTILE = "x\x1b[2J\x1b[31my\rz\nw\x9b1A\u202e"
+HOSTILE = "x\x1b[2J[red]y[/red]\rz\nw\x9b1A\u202e:smile:"
+ESCAPED = r"x\x1b[2J[red]y[/red]\rz\nw\x9b1A\u202e:smile:"
 
 
-def test_a_page_escapes_control_characters() -> None:
-    page = Page(width=60, colour=False)
+def test_a_page_escapes_control_characters_and_markup() -> None:
+    page = Page()
     page.heading(HOSTILE, HOSTILE)
     page.row(HOSTILE, HOSTILE)
     page.listing(HOSTILE, [HOSTILE])
-    page.table([(HOSTILE, HOSTILE)])
+    page.table([(HOSTILE, HOSTILE)], header=(HOSTILE, HOSTILE))
     page.text(HOSTILE)
     page.verdict(HOSTILE, HOSTILE, "red")
-    text = "".join(page.lines)
-    assert not [char for char in text if ord(char) < 32 or 127 <= ord(char) < 160 or char == "\u202e"]
-    assert "\\x1b[2J" in text
+    drawn = page.drawn(200)
+    codes = set(re.findall("\x1b\\[([0-9;]*)m", drawn))
+    assert codes == {"0", "1", "31"}, "only the styles of the page"
+    for text in ("".join(page.lines), re.sub("\x1b\\[[0-9;]*m|\n", "", drawn)):
+        assert not [char for char in text if ord(char) < 32 or 127 <= ord(char) < 160 or char == "\u202e"]
+        assert text.count(ESCAPED) == 13
 
 
 def test_lines_are_wrapped_only_on_a_terminal() -> None:
     words = "word " * 60
-    narrow, piped = Page(width=50), Page()
-    for page in (narrow, piped):
-        page.heading("heading", words.strip())
-        page.row("label", words.strip())
-        page.table([("a" * 45, words.strip())])
-    assert max(map(len, narrow.lines)) <= 50
-    assert len(piped.lines) == 3
-    assert " ".join("".join(narrow.lines[:10]).split()).count("word") >= 10
+    page = Page()
+    page.heading("heading", words.strip())
+    page.row("label", words.strip())
+    page.table([("a" * 45, words.strip())])
+    drawn = re.sub("\x1b\\[[0-9;]*m", "", page.drawn(50)).splitlines()
+    assert max(map(len, drawn)) <= 50
+    assert "\n".join(drawn).count("word") == 180
+    assert drawn[0].startswith("heading  word word")
+    assert drawn[1].startswith("         word word"), "further lines are indented"
+    assert len(page.lines) == 3
 
 
 def test_a_long_word_is_complete_on_a_narrow_terminal() -> None:
-    page = Page(width=10)
+    page = Page()
     page.row("digest", "sha256:" + "0123456789abcdef" * 4)
-    assert "".join("".join(page.lines).removeprefix("  digest").split()) == "sha256:" + "0123456789abcdef" * 4
+    assert "".join(page.drawn(40).removeprefix("  digest").split()) == "sha256:" + "0123456789abcdef" * 4
 
 
 def test_long_lists_are_shortened_with_a_count() -> None:
@@ -58,19 +66,54 @@ def test_long_lists_are_shortened_with_a_count() -> None:
     ]
 
 
-def test_only_terminals_get_colours(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Page.of_stdout(most=None)._colour is False
+def printed(monkeypatch: pytest.MonkeyPatch, **variables: str) -> str:
+    """What a page prints on a terminal."""
     main, side = pty.openpty()
+    for name in ("NO_COLOR", "COLORTERM", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {"COLUMNS": "60", **variables}.items():
+        monkeypatch.setenv(name, value)
+    page = Page()
+    page.verdict("same", "[bold]x[/bold] " + "word " * 11 + "word", "green")
     with os.fdopen(side, "w") as terminal:
         monkeypatch.setattr(sys, "stdout", terminal)
-        monkeypatch.setenv("TERM", "xterm")
-        monkeypatch.delenv("NO_COLOR", raising=False)
-        assert Page.of_stdout(most=None)._colour is True
-        monkeypatch.setenv("NO_COLOR", "1")
-        assert Page.of_stdout(most=None)._colour is False
-        monkeypatch.setenv("TERM", "dumb")
-        assert Page.of_stdout(most=None)._width is None
+        page.print()
+    text = b""
+    with contextlib.suppress(OSError):  # the end
+        while chunk := os.read(main, 4096):
+            text += chunk
     os.close(main)
+    return text.decode().replace("\r\n", "\n")
+
+
+def test_a_terminal_gets_colours_but_a_pipe_does_not(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    line = "same: [bold]x[/bold]" + " word" * 12 + "\n"
+    wrapped = "same: [bold]x[/bold]" + " word" * 8 + "\n" + "word word word word\n"
+    coloured = printed(monkeypatch, TERM="xterm")
+    assert coloured.count("\x1b[32m") == 2
+    assert re.sub(" *\x1b\\[[0-9;]*m", "", coloured) == wrapped
+    assert printed(monkeypatch, TERM="xterm", NO_COLOR="1") == wrapped
+    assert printed(monkeypatch, TERM="dumb") == line
+    monkeypatch.undo()
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    page = Page()
+    page.verdict("same", "[bold]x[/bold] " + "word " * 11 + "word", "green")
+    page.print()
+    assert capsys.readouterr().out == line
+
+
+def test_a_table_is_aligned_and_has_no_trailing_space(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [("numpy", "2.3.5", ""), ("scikit-learn", "1.9.1", "edited"), ("x",), ("long" * 20, "1")]
+    table(rows, header=("name", "version", "note")).print()
+    assert capsys.readouterr().out.splitlines() == [
+        "name          version  note",
+        "numpy         2.3.5",
+        "scikit-learn  1.9.1    edited",
+        "x",
+        "long" * 20 + "  1",
+    ]
+    table([]).print()
+    assert capsys.readouterr().out == ""
 
 
 def difference_of(level: str, what: str, left: str, right: str, **more: object) -> Difference:
