@@ -14,7 +14,7 @@ TRAINERS := build/trainers
 TORCH ?= torch==2.13.0+cpu
 # Files of tests at a time: on two cores three more than those, since a test waits a part of its time.
 WORKERS ?= 5
-.PHONY: help demo test quick pythons coverage parts emulated soak lint fence bench reference relock clean tool dev trainers
+.PHONY: help demo test quick pythons coverage parts emulated soak lint fence bench pictures reference relock clean tool dev trainers
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -84,6 +84,9 @@ fence: dev ## count the code and write docs/fence.md; what went up needs ARGS='-
 
 bench: dev ## every ratio of benchmarks/README.md, measured here
 	$(DEV)/bin/python benchmarks/all.py $(ARGS)
+
+pictures: dev ## draw docs/pictures from what commands print on a terminal (after `make demo` and a second run; ARGS: a project)
+	@$(DEV)/bin/python -m tests.pictures $(ARGS)
 
 reference: dev ## write docs/commands.md and docs/records.md from the help texts and the stored types (some seconds)
 	@$(DEV)/bin/python -m tests.reference
