@@ -13,10 +13,12 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from repro_env.oci import paths
+from repro_env.sandbox import session
 from repro_env.sandbox.embedded import seccomp
-from repro_env.sandbox.session import Connection
+from repro_env.sandbox.session import Connection, Result
 from repro_env.sandbox.streams import Streams
 from repro_env.schema.environment import values_of
+from repro_env.schema.errors import ReproEnvError
 from repro_env.schema.run import Launch
 
 CONTROL = "/.repro-env/control"
@@ -46,21 +48,31 @@ def listen(directory: Path) -> Iterator[socket.socket]:
         yield listener
 
 
-def accept(listener: socket.socket, is_running: Callable[[], bool]) -> Connection | None:
-    """Wait until `init.py` connects, and accept no other connection. Returns None if the container has ended before."""
+def attend(
+    listener: socket.socket, launch: Launch, streams: Streams, failure: Callable[[], ReproEnvError | None], **more: object
+) -> Result:
+    """Wait until `init.py` connects, send the command, and attend to it until it ends.
+
+    `failure`: the error for a container that has ended; None while it runs. `more`: what else `init.py` does before the command.
+    """
+    with session.queue_signals() as queue, _accept(listener, failure) as connection:
+        _send(connection, launch, streams, more)
+        return session.attend(connection, queue, streams, launch.limits)
+
+
+def _accept(listener: socket.socket, failure: Callable[[], ReproEnvError | None]) -> Connection:
+    """Wait until `init.py` connects, and accept no other connection."""
     while True:
-        try:
+        with contextlib.suppress(TimeoutError):
             connection, _ = listener.accept()
-        except TimeoutError:
-            if is_running():
-                continue
-            return None
-        listener.close()
-        return connection
+            listener.close()
+            return connection
+        if (error := failure()) is not None:
+            raise error
 
 
-def send(connection: Connection, launch: Launch, streams: Streams, more: Mapping[str, object] | None = None) -> None:
-    """Send the command and its streams to `init.py`. `more`: what else it does before the command (`sandbox.programs`)."""
+def _send(connection: Connection, launch: Launch, streams: Streams, more: Mapping[str, object]) -> None:
+    """Send the command and its streams to `init.py`."""
     umask = os.umask(0o022)
     os.umask(umask)
     program = seccomp.program(os.uname().machine, root=launch.user.uid == 0) or b""
@@ -72,7 +84,7 @@ def send(connection: Connection, launch: Launch, streams: Streams, more: Mapping
         "fixed_addresses": launch.fixed_addresses,
         "filter": program.hex(),
         "terminal": streams.controlling,
-        **(more or {}),
+        **more,
     }
     data = json.dumps(values).encode("ascii")  # not msgspec, because an argument may have bytes that are not UTF-8
     socket.send_fds(connection, [len(data).to_bytes(8, "big")], [streams.ends[stream] for stream in (0, 1, 2)])

@@ -21,12 +21,13 @@ import msgspec
 
 from repro_env.io.files import remove_tree
 from repro_env.oci import paths
-from repro_env.sandbox import command, kernel, landlock, limits, memory, workspace
+from repro_env.sandbox import command, kernel, landlock, workspace
+from repro_env.sandbox.limits import Group
 from repro_env.sandbox.runner import Runner
-from repro_env.sandbox.session import FORWARDED, Clock, SignalQueue, queue_signals
+from repro_env.sandbox.session import FORWARDED, Clock, Ended, Result, SignalQueue, queue_signals
 from repro_env.sandbox.streams import Streams
 from repro_env.schema.environment import Variable
-from repro_env.schema.run import Launch, Outcome
+from repro_env.schema.run import Launch
 from repro_env.schema.rundirectory import FILES, OUTSIDE
 
 MEANS = "isolation: none, the live environment with the files and network of this machine"
@@ -55,37 +56,22 @@ class HostRunner(Runner):
             copy.rename(files)
         files.mkdir(exist_ok=True)
 
-    def run(self, launch: Launch, *, directory: Path) -> Outcome:
+    def execute(self, launch: Launch, directory: Path, streams: Streams, group: Group, stack: contextlib.ExitStack) -> Result:
         """See `Runner`."""
-        self.prepare(launch, directory)
         root = directory / OUTSIDE
         # The copy has the same depth as the source, so that `..` leads to mounts, not to the user's files.
         copy, home = (Path(f"{root}{path}") for path in (launch.workspace, launch.user.home))
         copy.parent.mkdir(parents=True, exist_ok=True)
         (directory / FILES).rename(copy)
         home.mkdir(parents=True, exist_ok=True)
-        has_starved = memory.watch_oom_kills()
-        means = [MEANS, _RESTRICTED if landlock.is_available() else _UNRESTRICTED]
-        clock = Clock(launch.limits)
-        try:
-            copy_configuration(launch, home)
-            _link_mounts(launch, root)
-            with contextlib.ExitStack() as stack:
-                temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="repro-env-", ignore_cleanup_errors=True))
-                group = stack.enter_context(limits.group(launch.limits, launch.run_id))
-                code, interrupted = start(
-                    relocate(launch, root, temporary),
-                    means,
-                    Streams(directory, self._hidden, stack, launch.streams),
-                    group,
-                    clock,
-                    writable=[str(root), temporary, launch.notes, *(m.source for m in launch.mounts if not m.read_only)],
-                )
-                starved = has_starved() or group.has_starved
-        finally:
-            self.restore(directory, launch.run_id, launch.workspace)
-        means += group.notes
-        return self.outcome(code, means, starved=starved, interrupted=interrupted, timed_out=clock.is_over)
+        stack.callback(self.restore, directory, launch.run_id, launch.workspace)
+        copy_configuration(launch, home)
+        _link_mounts(launch, root)
+        temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="repro-env-", ignore_cleanup_errors=True))
+        writable = [str(root), temporary, launch.notes, *(mount.source for mount in launch.mounts if not mount.read_only)]
+        result = start(relocate(launch, root, temporary), streams, group, writable=writable)
+        result.methods = (MEANS, _RESTRICTED if landlock.is_available() else _UNRESTRICTED)
+        return result
 
 
 def relocate(launch: Launch, root: Path, temporary: str) -> Launch:
@@ -123,12 +109,16 @@ def _pattern(workspace: str, keep: tuple[str, ...]) -> re.Pattern[str]:
 def _link_mounts(launch: Launch, root: Path) -> None:
     """Make a symbolic link below `root` for each mount. `workspace.prepare` has made real directories of their parents."""
     for mount in launch.mounts:
-        link = root / mount.target[1:]
-        if link.is_dir() and not link.is_symlink():
-            remove_tree(link)
-        link.unlink(missing_ok=True)
-        link.parent.mkdir(parents=True, exist_ok=True)
-        link.symlink_to(mount.source)
+        make_link(root / mount.target[1:], mount.source)
+
+
+def make_link(link: Path, source: str) -> None:
+    """Make a symbolic link, in place of what is there."""
+    if link.is_dir() and not link.is_symlink():
+        remove_tree(link)
+    link.unlink(missing_ok=True)
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(source)
 
 
 def _is_direct(base: Path, path: str) -> bool:
@@ -146,24 +136,14 @@ def copy_configuration(launch: Launch, home: Path, *, from_image: bool = False) 
                 workspace.copy_file(Path(tree.root if from_image else tree.target), target)
 
 
-def start(
-    launch: Launch,
-    means: list[str],
-    streams: Streams,
-    group: limits.Group,
-    clock: Clock,
-    *,
-    writable: Sequence[str] | None,
-) -> tuple[int, int]:
-    """Start the command and wait for its end. Adds deviations to `means`. `writable`: where it may write; None for anywhere.
-
-    Returns its exit code, or minus its signal; and the first signal that was passed on to it, or 0.
-    """
+def start(launch: Launch, streams: Streams, group: Group, *, writable: Sequence[str] | None) -> Result:
+    """Start the command and wait for its end. `writable`: where it may write; None for anywhere."""
+    clock, notes = Clock(launch.limits), list[str]()
     read, write = os.pipe2(os.O_CLOEXEC)
     with queue_signals(signal.SIGCHLD) as queue:
         # Block signals until the child has restored its handlers, so that it loses none.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
-        before = command.fix_addresses(launch, means)
+        before = command.fix_addresses(launch, notes)
         child = os.fork()
         if child == 0:
             _become_command(launch, write, queue, set(mask), streams, group, writable)
@@ -176,11 +156,13 @@ def start(
             refused = pipe.read()
         clock.start()
         status = _wait(child, queue, streams, clock)
-        means += streams.notes
-        code, interrupted = os.waitstatus_to_exitcode(status), next(filter(FORWARDED.__contains__, queue.taken), 0)
-    if refused:
-        raise command.refusal(launch, *msgspec.json.decode(refused, type=command.Refused))
-    return code, interrupted
+        interrupted = next(filter(FORWARDED.__contains__, queue.taken), 0)
+    return Result(
+        notes=(*notes, *streams.notes),
+        ended=Ended(status, refused=msgspec.json.decode(refused, type=command.Refused) if refused else None),
+        interrupted=interrupted,
+        timed_out=clock.is_over,
+    )
 
 
 def _wait(child: int, queue: SignalQueue, streams: Streams, clock: Clock) -> int:
@@ -204,7 +186,7 @@ def _become_command(
     queue: SignalQueue,
     mask: set[int],
     streams: Streams,
-    group: limits.Group,
+    group: Group,
     writable: Sequence[str] | None,
 ) -> NoReturn:
     """In the child: execute the command, or report why this failed."""

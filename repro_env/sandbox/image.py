@@ -59,10 +59,6 @@ class Image:
             raise StoreError("this layer is not in the store", where=diff_id, hint="run `repro-env rebuild`")
         return path.resolve()
 
-    def prepare(self, launch: Launch, directory: Path) -> None:
-        """Prepare the directories of a run. Raises `StoreError`, `DiskError`."""
-        workspace.prepare(launch, directory, self.tree(launch.snapshot))
-
     def mounts(self, launch: Launch, directory: Path) -> Mounts:
         """What every run mounts, after `prepare`, without trees of the image."""
         mounts = {launch.workspace: (str(directory / FILES), False)}

@@ -14,7 +14,6 @@ from repro_env.schema.run import Claim, ImageTree, Launch, Member, Mode, Mount, 
 from repro_env.schema.rundirectory import NOTES_FILE, TRACE
 from repro_env.schema.spec import Identity, Spec
 
-HOSTNAME = "repro-env"
 _THREADS = {
     "openmp": "OMP_NUM_THREADS",
     "mkl": "MKL_NUM_THREADS",
@@ -68,7 +67,6 @@ def plan(spec: Spec, start: Start, request: Request) -> Launch:
         site=_site(spec.observed.interpreter),
         notes=request.notes,
         user=request.user,
-        hostname=HOSTNAME,
         network=request.network,
         gpus=request.gpus,
         resumed=request.resumed,

@@ -17,28 +17,29 @@ import msgspec
 from repro_env.io.files import read_regular, remove_tree
 from repro_env.oci import paths
 from repro_env.oci.paths import is_below
-from repro_env.sandbox import host, limits, memory, workspace
+from repro_env.sandbox import host, workspace
+from repro_env.sandbox.limits import Group
 from repro_env.sandbox.runner import Runner
-from repro_env.sandbox.session import Clock
+from repro_env.sandbox.session import Result
 from repro_env.sandbox.streams import Streams
 from repro_env.schema.errors import RunError
-from repro_env.schema.run import Launch, Limits, Outcome
+from repro_env.schema.run import Launch, Limits
 from repro_env.schema.rundirectory import FILES, OUTSIDE
 from repro_env.schema.spec import Spec
 
 WORKSPACE, HOME = f"{paths.JOB}/workspace", f"{paths.JOB}/home"
 """The directories that a pod mounts at the path of the source, and at `JOB_HOME`, if it shares the run with no other pod."""
-_MEANS = ("root: read-only, mounted by Kubernetes", "network: that of the pod")
 
 
 class PodRunner(Runner):
     """Runs the launch of a job, once."""
 
     name = "pod"
+    enforces_limits = False
 
     @classmethod
-    def check(cls, spec: Spec, requested: Limits) -> tuple[str, ...]:  # noqa: ARG003
-        """See `Runner`. This process must be in a container of the spec's image, with the directories of a job. Kubernetes limits it."""
+    def check(cls, spec: Spec, requested: Limits) -> tuple[str, ...]:
+        """See `Runner`. This process must be in a container of the spec's image, with the directories of a job."""
         try:
             marker = msgspec.json.decode(read_regular(Path(paths.MARKER), 1 << 16), type=dict[str, str])
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
@@ -56,7 +57,7 @@ class PodRunner(Runner):
                 where=WORKSPACE,
                 hint="submit the run with `repro-env exec --on kubernetes`",
             )
-        return ()
+        return super().check(spec, requested)
 
     @classmethod
     def restore(cls, directory: Path, run_id: str, path: str) -> None:  # noqa: ARG003
@@ -73,33 +74,29 @@ class PodRunner(Runner):
             Path(WORKSPACE).rename(files)
             super().prepare(launch, directory)
         else:
+            is_prepared = not workspace.is_collected(directory)
             super().prepare(launch, directory)
+            if is_prepared:  # by another pod of the run
+                return
             mounted = _shared(directory, launch.run_id) / "workspace"
             for path in files.iterdir():
                 path.rename(mounted / path.name)
             files = mounted
         _link(launch, files)
 
-    def run(self, launch: Launch, *, directory: Path) -> Outcome:
+    def execute(self, launch: Launch, directory: Path, streams: Streams, group: Group, stack: contextlib.ExitStack) -> Result:  # noqa: ARG002
         """See `Runner`."""
         mounted_home = Path(HOME)
-        if launch.member is None:
-            self.prepare(launch, directory)
-        else:
-            super().prepare(launch, directory)
+        if launch.member is not None:
             mounted_home = _shared(directory, launch.run_id) / f"home-{launch.member.rank}"
         home = Path(f"{workspace.host_directory(launch, directory) / OUTSIDE}{launch.user.home}")
         home.parent.mkdir(parents=True)
         # What is mounted stays mounted: the command writes directly to the directory of the run.
         mounted_home.rename(home)
         host.copy_configuration(launch, home, from_image=True)
-        has_starved = memory.watch_oom_kills()
-        means, clock = list(_MEANS), Clock(launch.limits)
-        with contextlib.ExitStack() as stack:
-            streams = Streams(workspace.logs_directory(launch, directory), self._hidden, stack, launch.streams)
-            group = limits.Group(limits.Enforcement(), [])  # Kubernetes limits the container
-            code, interrupted = host.start(launch, means, streams, group, clock, writable=None)
-        return self.outcome(code, means, starved=has_starved(), interrupted=interrupted, timed_out=clock.is_over)
+        result = host.start(launch, streams, group, writable=None)
+        result.methods = ("root: read-only, mounted by Kubernetes", "network: that of the pod")
+        return result
 
 
 def _shared(directory: Path, run_id: str) -> Path:
@@ -111,10 +108,5 @@ def _link(launch: Launch, files: Path) -> None:
     """Make symbolic links for what has to be seen below the source: trees of the image, and volumes, which are mounted elsewhere."""
     links = {tree.target: tree.root for tree in launch.trees} | {mount.target: mount.source for mount in launch.mounts}
     for target, source in links.items():
-        if not is_below(target, launch.workspace) or source.startswith(paths.HOME):
-            continue
-        link = files / target[len(launch.workspace) + 1 :]
-        if link.is_dir() and not link.is_symlink():
-            remove_tree(link)
-        link.unlink(missing_ok=True)
-        link.symlink_to(source)
+        if is_below(target, launch.workspace) and not source.startswith(paths.HOME):
+            host.make_link(files / target[len(launch.workspace) + 1 :], source)

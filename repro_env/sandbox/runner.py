@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import abc
 import contextlib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import ClassVar
 
-from repro_env.sandbox import limits
+from repro_env.sandbox import command, limits, memory, workspace
 from repro_env.sandbox.doctor import Finding
 from repro_env.sandbox.image import Image
+from repro_env.sandbox.limits import Group
+from repro_env.sandbox.session import Result
+from repro_env.sandbox.streams import Streams
 from repro_env.schema.run import Launch, Limits, Outcome
 from repro_env.schema.runners import TRAITS, RunnerName
 from repro_env.schema.spec import Spec
@@ -23,6 +26,10 @@ class Runner(abc.ABC):
     """Runs the command of a launch. Use one object per run."""
 
     name: ClassVar[RunnerName]
+    reads_ahead: ClassVar[bool] = False
+    """Whether standard input that is not a terminal is copied, because the command cannot have the caller's own."""
+    enforces_limits: ClassVar[bool] = True
+    """Whether this process limits the command, and not an engine."""
 
     def __init__(self, image: Image, *, hidden: Collection[str] | None = None) -> None:
         """Set up a runner. `hidden` are secret values that must not be in the logs of what the command prints; None for no logs."""
@@ -40,7 +47,7 @@ class Runner(abc.ABC):
 
         Raises `SandboxError`, `EngineError` or `RunError` for what the runner needs and this machine does not have.
         """
-        return limits.find(requested).notes
+        return limits.find(requested).notes if cls.enforces_limits else ()
 
     @classmethod
     @contextlib.contextmanager
@@ -59,28 +66,34 @@ class Runner(abc.ABC):
 
     def prepare(self, launch: Launch, directory: Path) -> None:
         """Prepare the directories of a run. If processes share it, the first one does this. Raises `StoreError`, `DiskError`."""
-        self._image.prepare(launch, directory)
+        workspace.prepare(launch, directory, self._image.tree(launch.snapshot))
 
-    @abc.abstractmethod
     def run(self, launch: Launch, *, directory: Path) -> Outcome:
         """Run a launch and wait for its end. Must be called in the main thread, because it handles signals.
 
         `directory` is the run's directory; call `workspace.collect` on it afterwards. Raises `SandboxError` if the kernel refuses
         what the runner needs, and `RunError`, `DataError` or `CommandMissingError` if the command cannot be started.
         """
-
-    @classmethod
-    def outcome(cls, code: int, means: Iterable[str], *, starved: bool, interrupted: int, timed_out: bool) -> Outcome:
-        """The outcome of a command, from its exit code, or minus its signal.
-
-        `starved`: whether memory ran out while it ran. `interrupted`: the first signal that was passed on to it, or 0.
-        """
+        self.prepare(launch, directory)
+        with contextlib.ExitStack() as stack:
+            logs = workspace.logs_directory(launch, directory)
+            streams = Streams(logs, self._hidden, stack, launch.streams, replace_stdin=self.reads_ahead)
+            has_starved = memory.watch_oom_kills()
+            group = stack.enter_context(limits.group(launch.limits if self.enforces_limits else Limits(), launch.run_id))
+            result = self.execute(launch, directory, streams, group, stack)
+            starved = has_starved() or group.has_starved or (result.ended is not None and result.ended.starved)
+        if result.ended is not None and result.ended.refused is not None:
+            raise command.refusal(launch, *result.ended.refused)
         return Outcome(
-            exit_code=code if code >= 0 else 128 - code,
-            signal=max(0, -code),
-            interrupted=interrupted,
-            out_of_memory=starved and code != 0,
-            isolation=cls.name if TRAITS[cls.name].is_isolated else "none",
-            methods=tuple(means),
-            timed_out=timed_out,
+            exit_code=result.code if result.code >= 0 else 128 - result.code,
+            signal=max(0, -result.code),
+            interrupted=result.interrupted,
+            out_of_memory=starved and result.code != 0,
+            isolation=self.name if TRAITS[self.name].is_isolated else "none",
+            methods=(*result.methods, *group.notes, *result.notes),
+            timed_out=result.timed_out,
         )
+
+    @abc.abstractmethod
+    def execute(self, launch: Launch, directory: Path, streams: Streams, group: Group, stack: contextlib.ExitStack) -> Result:
+        """Run the command in prepared directories. Its processes join the `group`; what is needed until its end is in `stack`."""

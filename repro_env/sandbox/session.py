@@ -83,7 +83,10 @@ class Result(msgspec.Struct):
     """What the processes of a run reported."""
 
     refused: Refused | None = None
+    methods: tuple[str, ...] = ()
+    """How the runner started the command, for the record."""
     notes: tuple[str, ...] = ()
+    """What deviates from a usual run."""
     ended: Ended | None = None
     interrupted: int = 0
     """The first signal that was passed on to the command, or 0."""

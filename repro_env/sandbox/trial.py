@@ -18,7 +18,6 @@ import msgspec
 
 from repro_env.io import package
 from repro_env.oci import paths
-from repro_env.sandbox import plan
 from repro_env.sandbox.doctor import Finding
 from repro_env.sandbox.image import Image
 from repro_env.sandbox.runner import Runner
@@ -96,7 +95,5 @@ def _launch(image: str, mounts: list[str], notes: Path) -> Launch:
         tools=str(package.ROOT),
         notes=str(notes),
         user=User(uid=os.geteuid(), gid=os.getegid(), name=paths.CONTAINER_USER, home=f"/home/{paths.CONTAINER_USER}"),
-        hostname=plan.HOSTNAME,
-        network=False,
         limits=Limits(seconds=_SECONDS),
     )

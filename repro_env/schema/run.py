@@ -209,8 +209,8 @@ class Launch(Frozen, frozen=True, kw_only=True):
     notes: AbsPath
     """Host path of an empty directory of this run, mounted writable at `oci.paths.NOTES`. The hooks append to files in it."""
     user: User
-    hostname: Line
-    network: bool
+    hostname: Line = "repro-env"
+    network: bool = False
     gpus: Gpus = Gpus()
     resumed: AbsPath | None = None
     """Host path of the directory of another run, whose outputs are there when the command starts (`exec --resume`)."""

@@ -11,6 +11,7 @@ from repro_env.schema.codec import Frozen
 
 RunnerName = Literal["embedded", "docker", "charliecloud", "apptainer", "host", "pod"]
 Isolation = Literal[RunnerName, "none"]
+"""`none`: for `host`."""
 DEFAULT: RunnerName = "embedded"
 
 

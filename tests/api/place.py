@@ -15,6 +15,7 @@ from repro_env.runs.start.origin import Origin
 from repro_env.runs.start.request import RunOptions
 from repro_env.sandbox.image import Image
 from repro_env.sandbox.runner import Runner
+from repro_env.sandbox.session import Result
 from repro_env.schema.progress import Silent
 from repro_env.schema.run import Launch, Outcome
 from repro_env.schema.spec import Spec
@@ -39,6 +40,9 @@ class Fake(Runner):
         self.launch = launch
         code = self.work(launch, directory) if self.work else 0
         return Outcome(exit_code=code, signal=0, out_of_memory=False, isolation="embedded", methods=("root: fake",))
+
+    def execute(self, *_: Any) -> Result:
+        raise NotImplementedError
 
 
 class Place(Silent):

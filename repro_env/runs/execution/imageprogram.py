@@ -54,8 +54,6 @@ def launch(
         tools=str(package.ROOT),
         notes=str(notes),
         user=User(uid=os.geteuid(), gid=os.getegid(), name=paths.CONTAINER_USER, home="/home/user"),
-        hostname=plan.HOSTNAME,
-        network=False,
     )
 
 

@@ -22,15 +22,17 @@ from typing import Any
 
 from repro_env.io import engine as engines
 from repro_env.io.engine import Engine
-from repro_env.sandbox import command, handover, mounts, session
+from repro_env.sandbox import handover, mounts
 from repro_env.sandbox.docker import container
 from repro_env.sandbox.doctor import Finding
 from repro_env.sandbox.image import Image, image_means
+from repro_env.sandbox.limits import Group
 from repro_env.sandbox.runner import Runner
+from repro_env.sandbox.session import Result
 from repro_env.sandbox.streams import Streams
 from repro_env.schema import redact
 from repro_env.schema.errors import EngineError
-from repro_env.schema.run import Launch, Limits, Outcome
+from repro_env.schema.run import Launch, Limits
 from repro_env.schema.rundirectory import SCRATCH
 from repro_env.schema.spec import Spec
 
@@ -44,6 +46,8 @@ class DockerRunner(Runner):
     """Runs a launch in a container of a local engine, which passed `check_engine`."""
 
     name = "docker"
+    reads_ahead = True
+    enforces_limits = False
 
     def __init__(self, image: Image, *, address: str = "", hidden: Collection[str] | None = None) -> None:
         """Set up a runner. `address`: of the engine; by default the engine that Docker's commands would use."""
@@ -90,45 +94,40 @@ class DockerRunner(Runner):
                 with engine.talk("remove the tiny image"):
                     engine.client.api.remove_image(image, force=True)
 
-    def run(self, launch: Launch, *, directory: Path) -> Outcome:
+    def execute(self, launch: Launch, directory: Path, streams: Streams, group: Group, stack: contextlib.ExitStack) -> Result:  # noqa: ARG002
         """See `Runner`. Also raises `EngineError`."""
-        self.prepare(launch, directory)
-        with contextlib.ExitStack() as stack:
-            engine = stack.enter_context(engines.connect(self._address))
-            streams = Streams(directory, self._hidden, stack, launch.streams, replace_stdin=True)
-            keep_id = engine.facts.product == "Podman" and engine.facts.rootless
-            control = directory / SCRATCH / "control"
-            control.mkdir(mode=0o700)
-            made = mounts.make(launch, directory, self._image, control)
-            image = engine.find_image(launch.image) or launch.image
-            request = container.to_container(launch, image, made, self._image.interpreter, keep_id=keep_id)
-            listener = stack.enter_context(handover.listen(control))
-            with engine.talk("create the container"):
-                created = engine.client.api.create_container_from_config(request, f"repro-env-{launch.run_id}")
-            container_id = created["Id"]
-            stack.callback(_remove, engine, container_id)
-            with engine.talk("start the container"):
-                engine.client.api.start(container_id)
-            with session.queue_signals() as queue:
-                connection = handover.accept(listener, lambda: _is_running(engine, container_id))
-                if connection is None:
-                    raise EngineError(
-                        f"the container ended before the command started: {_reason(engine, request)}",
-                        where=engine.address,
-                        hint="use an engine on this machine, or the embedded runner",
-                    )
-                stack.enter_context(connection)
-                handover.send(connection, launch, streams)
-                result = session.attend(connection, queue, streams, launch.limits)
-            if result.ended is not None and result.ended.refused is not None:
-                raise command.refusal(launch, *result.ended.refused)
-            means = [f"engine: {engine.facts.product} {engine.facts.version}"]
-            means += ignored_limits(engine, launch.limits)
-        starved = result.ended is not None and result.ended.starved
+        engine = stack.enter_context(engines.connect(self._address))
+        keep_id = engine.facts.product == "Podman" and engine.facts.rootless
+        control = directory / SCRATCH / "control"
+        control.mkdir(mode=0o700)
+        made = mounts.make(launch, directory, self._image, control)
+        image = engine.find_image(launch.image) or launch.image
+        request = container.to_container(launch, image, made, self._image.interpreter, keep_id=keep_id)
+        listener = stack.enter_context(handover.listen(control))
+        with engine.talk("create the container"):
+            created = engine.client.api.create_container_from_config(request, f"repro-env-{launch.run_id}")
+        container_id = created["Id"]
+        stack.callback(_remove, engine, container_id)
+        with engine.talk("start the container"):
+            engine.client.api.start(container_id)
+
+        def failure() -> EngineError | None:
+            return (
+                None
+                if _is_running(engine, container_id)
+                else EngineError(
+                    f"the container ended before the command started: {_reason(engine, request)}",
+                    where=engine.address,
+                    hint="use an engine on this machine, or the embedded runner",
+                )
+            )
+
+        result = handover.attend(listener, launch, streams, failure)
+        means = [f"engine: {engine.facts.product} {engine.facts.version}", *ignored_limits(engine, launch.limits)]
         # For example, that the engine ignores a limit because the kernel does not support it.
         means += [redact.line(f"engine: {warning}") for warning in created.get("Warnings") or ()]
-        means += [*image_means(self._image, launch), *result.notes]
-        return self.outcome(result.code, means, starved=starved, interrupted=result.interrupted, timed_out=result.timed_out)
+        result.methods = (*means, *image_means(self._image, launch))
+        return result
 
 
 def ignored_limits(engine: Engine, limits: Limits) -> list[str]:

@@ -15,15 +15,17 @@ import contextlib
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from repro_env.sandbox import limits, memory, workspace
+from repro_env.sandbox import doctor, workspace
 from repro_env.sandbox.embedded.joined import JoinedStage, Neighbours
 from repro_env.sandbox.embedded.stage import Stage
 from repro_env.sandbox.embedded.supervisor import supervise
 from repro_env.sandbox.image import Image, image_means
+from repro_env.sandbox.limits import Group
 from repro_env.sandbox.runner import Runner
+from repro_env.sandbox.session import Result
 from repro_env.sandbox.streams import Streams
 from repro_env.schema.errors import SandboxError
-from repro_env.schema.run import Launch, Outcome
+from repro_env.schema.run import Launch
 from repro_env.schema.rundirectory import SCRATCH
 
 
@@ -37,31 +39,21 @@ class EmbeddedRunner(Runner):
         super().__init__(image, hidden=hidden)
         self._overlay = overlay
 
-    def run(self, launch: Launch, *, directory: Path) -> Outcome:
+    def execute(self, launch: Launch, directory: Path, streams: Streams, group: Group, stack: contextlib.ExitStack) -> Result:
         """See `Runner`."""
         directory = directory.resolve()
-        self.prepare(launch, directory)
-        with contextlib.ExitStack() as stack:
-            streams = Streams(workspace.logs_directory(launch, directory), self._hidden, stack, launch.streams)
-            has_starved = memory.watch_oom_kills()
-            group = stack.enter_context(limits.group(launch.limits, launch.run_id))
-            try:
-                stage, started = self._stage(launch, directory, streams, stack)
+        try:
+            stage, started = self._stage(launch, directory, streams, stack)
+            result = supervise(launch, stage, group, started)
+            if result.refused and self._overlay:
+                stage = Stage(launch, directory, self._image, streams, stack, overlay=False)
                 result = supervise(launch, stage, group, started)
-                if result.refused and self._overlay:
-                    stage = Stage(launch, directory, self._image, streams, stack, overlay=False)
-                    result = supervise(launch, stage, group, started)
-                if result.refused:
-                    raise SandboxError(
-                        f"the kernel refuses to mount the image ({result.refused.why})", hint="run `repro-env doctor`"
-                    )
-            except SandboxError as error:
-                from repro_env.sandbox import doctor
-
-                raise doctor.explain(error, self._image.store, directory) from None
-            starved = has_starved() or group.has_starved
-        means = [*stage.means, *image_means(self._image, launch), stage.user, *group.notes, *result.notes]
-        return self.outcome(result.code, means, starved=starved, interrupted=result.interrupted, timed_out=result.timed_out)
+            if result.refused:
+                raise SandboxError(f"the kernel refuses to mount the image ({result.refused.why})", hint="run `repro-env doctor`")
+        except SandboxError as error:
+            raise doctor.explain(error, self._image.store, directory) from None
+        result.methods = (*stage.means, *image_means(self._image, launch), stage.user)
+        return result
 
     def _stage(
         self, launch: Launch, directory: Path, streams: Streams, stack: contextlib.ExitStack

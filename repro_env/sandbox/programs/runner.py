@@ -22,17 +22,18 @@ from typing import ClassVar, NoReturn
 
 from repro_env.io import process
 from repro_env.oci import paths
-from repro_env.sandbox import command, handover, limits, memory, mounts, session, workspace
+from repro_env.sandbox import handover, mounts, workspace
 from repro_env.sandbox.doctor import Finding
 from repro_env.sandbox.embedded import firstprocess
 from repro_env.sandbox.image import Mounts, find_in_image, image_means
 from repro_env.sandbox.limits import Group
 from repro_env.sandbox.runner import Runner
+from repro_env.sandbox.session import Result
 from repro_env.sandbox.streams import Streams
 from repro_env.schema import redact
 from repro_env.schema.codec import Frozen
 from repro_env.schema.errors import SandboxError
-from repro_env.schema.run import Launch, Limits, Outcome
+from repro_env.schema.run import Launch, Limits
 from repro_env.schema.rundirectory import SCRATCH
 from repro_env.schema.spec import Spec
 
@@ -57,6 +58,7 @@ class Container(Frozen, frozen=True, kw_only=True):
 class ProgramRunner(Runner):
     """Runs a launch in a container that a program makes."""
 
+    reads_ahead = True
     program: ClassVar[str]
     package: ClassVar[str]
     """How to get the program."""
@@ -98,49 +100,29 @@ class ProgramRunner(Runner):
             raise SandboxError(f"`{cls.program} --version` failed: {printed}", where=path, hint=cls.package)
         return path, words[-1]
 
-    def run(self, launch: Launch, *, directory: Path) -> Outcome:
+    def execute(self, launch: Launch, directory: Path, streams: Streams, group: Group, stack: contextlib.ExitStack) -> Result:
         """See `Runner`."""
         program, version = self.locate()
         directory = directory.resolve()
-        self.prepare(launch, directory)
-        with contextlib.ExitStack() as stack:
-            scratch = directory / SCRATCH
-            log, control = scratch / "program.log", scratch / "control"
-            control.mkdir(mode=0o700)
-            image = self._image.merge(launch)
-            binds = _make_root(mounts.make(launch, directory, self._image, control), image, scratch, self.etc_files, launch.site)
-            container = self.container(launch, binds, scratch / _ROOT, scratch)
-            streams = Streams(directory, self._hidden, stack, launch.streams, replace_stdin=True)
-            has_starved = memory.watch_oom_kills()
-            group = stack.enter_context(limits.group(launch.limits, launch.run_id))
-            listener = stack.enter_context(handover.listen(control))
-            child = _start([program, *container.arguments, *handover.command(self._image.interpreter)], container.env, log, group)
-            stack.callback(_end, child)
-            with session.queue_signals() as queue:
-                connection = handover.accept(
-                    listener, lambda: os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
-                )
-                if connection is None:
-                    raise self._failure(log)
-                stack.enter_context(connection)
-                more: dict[str, object] = {"promises": _promises(launch, binds, image)}
-                if container.isolation is not None:
-                    more["isolation"] = container.isolation
-                handover.send(connection, launch, streams, more)
-                result = session.attend(connection, queue, streams, launch.limits)
-            if result.ended is not None and result.ended.refused is not None:
-                raise command.refusal(launch, *result.ended.refused)
-            starved = has_starved() or group.has_starved
+        scratch = directory / SCRATCH
+        log, control = scratch / "program.log", scratch / "control"
+        control.mkdir(mode=0o700)
+        image = self._image.merge(launch)
+        binds = _make_root(mounts.make(launch, directory, self._image, control), image, scratch, self.etc_files, launch.site)
+        container = self.container(launch, binds, scratch / _ROOT, scratch)
+        listener = stack.enter_context(handover.listen(control))
+        child = _start([program, *container.arguments, *handover.command(self._image.interpreter)], container.env, log, group)
+        stack.callback(_end, child)
+
+        def failure() -> SandboxError | None:
+            has_ended = os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+            return self._failure(log) if has_ended else None
+
+        more = {} if container.isolation is None else {"isolation": container.isolation}
+        result = handover.attend(listener, launch, streams, failure, promises=_promises(launch, binds, image), **more)
         user = ["user: uid 0 in the run is uid 0 on the host"] if launch.user.uid == 0 else []
-        means = [
-            f"{self.program} {version}",
-            *image_means(self._image, launch),
-            *container.notes,
-            *user,
-            *group.notes,
-            *result.notes,
-        ]
-        return self.outcome(result.code, means, starved=starved, interrupted=result.interrupted, timed_out=result.timed_out)
+        result.methods = (f"{self.program} {version}", *image_means(self._image, launch), *container.notes, *user)
+        return result
 
     def _failure(self, log: Path) -> SandboxError:
         """The error for a container that ended before `init.py` ran."""
