@@ -116,7 +116,7 @@ def command(
         value(
             "N|all|none|0,1",
             "Use N of this machine's GPUs, all, none, or those with these indices or UUIDs. Default: all if the environment was "
-            "captured with GPUs, otherwise none.",
+            "captured with GPUs, otherwise none. With --on, request N for each node; default: none.",
         ),
     ] = None,
     cpus: Annotated[
@@ -130,7 +130,7 @@ def command(
         value(
             "TIME",
             "End the command after this time: a number of minutes, 90s, 1h30m, 2d, H:M:S or D-H. It gets SIGTERM, and SIGKILL after "
-            "30 seconds. With --on slurm, this is the time limit of the job. Default: no limit.",
+            "30 seconds. With --on, the job has a time limit too. Default: no limit.",
         ),
     ] = None,
     parent: Annotated[

@@ -3,6 +3,7 @@ the schemas of Kubernetes; the pods run in Docker (tests/fakes/kubernetes.py), a
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shlex
@@ -14,7 +15,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import yaml
 
 from tests.e2e import parts
 from tests.e2e.parts import Project, one_sentence
@@ -128,7 +128,13 @@ def test_a_run_in_a_pod_comes_home_with_its_outputs(site: Site) -> None:
     answer = json.loads(lines[-1])
     record = site.record(answer["run"]["start"]["id"])
     start, end = record["start"], record["end"]
-    assert start["job"] == {"engine": "kubernetes", "id": answer["job"].partition("/test/")[2], "node": NODE, "restarts": 0}
+    assert start["job"] == {
+        "engine": "kubernetes",
+        "id": answer["job"].partition("/test/")[2],
+        "node": NODE,
+        "restarts": 0,
+        "template": None,
+    }
     assert [(item["kind"], item["target"]) for item in start["data"]] == [
         ("data", "/data/imagenet"),
         ("checkpoints", f"{project}/ck"),
@@ -215,25 +221,40 @@ def test_a_node_that_fails_ends_the_others_and_its_exit_code_is_that_of_the_run(
     assert (Path(record["directory"]) / "ranks/0/stdout.log").read_text() == "rank 0 of 2\n"
 
 
-def test_a_printed_job_is_valid_and_is_not_submitted(site: Site) -> None:
+TEMPLATE = """\
+metadata: {labels: {kueue.x-k8s.io/queue-name: vision}}
+spec:
+  template:
+    spec:
+      priorityClassName: low
+      tolerations: [{key: gpu, operator: Exists}]
+"""
+
+
+def test_a_printed_job_is_not_submitted_and_can_be_applied_as_it_is(site: Site, tmp_path: Path) -> None:
     before = dict(site.cluster.jobs)
-    words = (
-        "--gpus",
-        "2",
-        "--gpu-product",
-        "NVIDIA-H100-80GB-HBM3",
-        "--namespace",
-        "vision",
-        "--push",
-        f"{site.host}/team/runs",
-    )
+    (tmp_path / "site.yaml").write_text(TEMPLATE)
+    words = ("--job", "registry-secret=registry", "--job", "namespace=vision", "--job-template", str(tmp_path / "site.yaml"))
     done = site.run("exec", "--on", "kubernetes", "--print", *words, "train.py", "0")
-    manifest = yaml.safe_load(done.out)
+    (manifest,) = json.loads(done.out)["items"]
     validate(manifest)
     (container,) = manifest["spec"]["template"]["spec"]["containers"]
-    assert container["resources"] == {"limits": {"nvidia.com/gpu": "2"}}
     assert container["image"].startswith(f"{site.host}/team/digits@sha256:")
+    assert manifest["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "vision"
+    assert manifest["spec"]["template"]["spec"]["priorityClassName"] == "low"
     assert site.cluster.jobs == before
+    path, run_id = "/apis/batch/v1/namespaces/vision/jobs", manifest["metadata"]["labels"]["repro-env/run"]
+    applied = ("kubectl", "create", "--raw", path, "-f", "-")  # as `kubectl create` does with each object
+    data = json.dumps(manifest).encode()
+    subprocess.run(applied, input=data, env={**os.environ, **site.environ}, check=True, capture_output=True)
+    deadline = time.monotonic() + 120
+    while "exit 0" not in (
+        listed := next((line for line in site.run("runs", "list").out.splitlines() if run_id[-8:] in line), "")
+    ):
+        assert time.monotonic() < deadline, listed
+        time.sleep(0.5)
+    template = f"sha256:{hashlib.sha256(TEMPLATE.encode()).hexdigest()}"
+    assert site.record(run_id[-8:])["start"]["job"]["template"] == template
 
 
 def test_code_with_a_secret_is_not_sent(site: Site) -> None:

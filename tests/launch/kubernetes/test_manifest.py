@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import Any
 
@@ -122,3 +123,92 @@ def test_a_local_path_is_not_a_claim(source: str) -> None:
 def test_names_that_kubernetes_refuses_are_refused_here(word: str) -> None:
     with pytest.raises(UsageError, match="has an invalid value"):
         parse(ENGINE, [word])
+
+
+def test_a_pod_may_run_as_the_user_that_the_cluster_assigns() -> None:
+    pod = manifest(settings=KubernetesSettings(namespace="default", user="cluster"))["spec"]["template"]["spec"]
+    assert pod["securityContext"].keys() == {"runAsNonRoot", "fsGroupChangePolicy", "seccompProfile"}
+
+
+TEMPLATE = """\
+metadata: {labels: {kueue.x-k8s.io/queue-name: vision}}
+spec:
+  ttlSecondsAfterFinished: 60
+  template:
+    metadata: {annotations: {example.com/team: vision}}
+    spec:
+      serviceAccountName: training
+      priorityClassName: low
+      runtimeClassName: nvidia
+      terminationGracePeriodSeconds: 30
+      nodeSelector: {zone: a}
+      tolerations: [{key: gpu, operator: Exists}]
+      imagePullSecrets: [{name: registry}, {name: other}]
+      volumes: [{name: scratch, emptyDir: {}}]
+      containers:
+      - name: run
+        env: [{name: NCCL_DEBUG, value: INFO}]
+        resources: {limits: {rdma/hca: 1, nvidia.com/mig-1g.5gb: 1}}
+        volumeMounts: [{name: scratch, mountPath: /scratch}]
+      - {name: exporter, image: registry.example.com/exporter}
+"""
+
+
+def test_a_template_is_merged_into_the_job() -> None:
+    own, merged = manifest(), manifest(template=TEMPLATE)
+    validate(merged)
+    assert merged["metadata"]["labels"] == {**own["metadata"]["labels"], "kueue.x-k8s.io/queue-name": "vision"}
+    assert merged["spec"]["ttlSecondsAfterFinished"] == 60
+    pod, own_pod = (job["spec"]["template"]["spec"] for job in (merged, own))
+    assert (pod["serviceAccountName"], pod["terminationGracePeriodSeconds"]) == ("training", 30)
+    assert pod["nodeSelector"] == {**own_pod["nodeSelector"], "zone": "a"}
+    assert pod["imagePullSecrets"] == [{"name": "registry"}, {"name": "other"}]
+    assert [container["name"] for container in pod["containers"]] == ["run", "exporter"]
+    (run, _), (own_run,) = pod["containers"], own_pod["containers"]
+    assert run["resources"]["limits"] == {**own_run["resources"]["limits"], "rdma/hca": 1, "nvidia.com/mig-1g.5gb": 1}
+    assert run["volumeMounts"] == [*own_run["volumeMounts"], {"name": "scratch", "mountPath": "/scratch"}]
+    assert {"name": "NCCL_DEBUG", "value": "INFO"} in run["env"]
+    digest = f"sha256:{hashlib.sha256(TEMPLATE.encode()).hexdigest()}"
+    assert {"name": "REPRO_ENV_JOB_TEMPLATE", "value": digest} in run["env"]
+    for key in ("command", "args", "image", "workingDir", "securityContext"):
+        assert run[key] == own_run[key]
+
+
+def test_parts_of_gpus_in_a_template_are_requested_gpus() -> None:
+    assert ENGINE.requests_gpus(KubernetesSettings(), TEMPLATE)
+    assert not ENGINE.requests_gpus(KubernetesSettings(), "metadata: {labels: {nvidia.com/x: y}}")
+
+
+RUN_CONTAINER = "spec: {template: {spec: {containers: [{name: run, %s}]}}}"
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        (RUN_CONTAINER % "image: 'other:latest'", r"change spec.template.spec.containers\[run\].image"),
+        (RUN_CONTAINER % "command: [sh]", r"change .*\.command"),
+        (RUN_CONTAINER % "args: []", r"change .*\.args"),
+        (RUN_CONTAINER % "resources: {limits: {memory: 1Gi}}", r"change .*limits.memory"),
+        (RUN_CONTAINER % "resources: {limits: null}", r"change .*limits"),
+        (RUN_CONTAINER % "securityContext: {readOnlyRootFilesystem: false}", "change .*readOnlyRootFilesystem"),
+        (RUN_CONTAINER % "env: [{name: HOME, value: /root}]", r"change .*env\[HOME\].value"),
+        (RUN_CONTAINER % "volumeMounts: [{name: x, mountPath: /tmp}]", r"change .*volumeMounts\[/tmp\].name"),
+        (RUN_CONTAINER % "volumeMounts: [{name: x, mountPath: /home/ann/digits/src}]", "mount anything at /home/ann/digits/src"),
+        (RUN_CONTAINER % "volumeMounts: [{name: x, mountPath: /home}]", "mount anything at /home"),
+        (RUN_CONTAINER % "volumeMounts: [{name: x, mountPath: /opt/env/lib/}]", "mount anything at /opt/env/lib"),
+        (RUN_CONTAINER % "volumeMounts: [{name: x, mountPath: /}]", "mount anything at "),
+        ("spec: {completions: 3}", "set spec.completions"),
+        ("spec: {backoffLimit: 3}", "change spec.backoffLimit"),
+        ("spec: {template: {spec: {securityContext: {runAsUser: 0}}}}", "change .*runAsUser"),
+        ("spec: {template: {spec: {containers: null}}}", "change spec.template.spec.containers"),
+        ("spec: {template: {spec: {$patch: replace}}}", r"set spec.template.spec.\$patch"),
+        ("metadata: {name: other}", "change metadata.name"),
+        ("kind: Pod", "change kind"),
+        ("containers: []", "not a part of a Job: it has containers at the top"),
+        ("- a", "not a part of a Job: it has a list"),
+        ("a: [", "not YAML"),
+    ],
+)
+def test_a_template_cannot_change_what_makes_the_run_right(template: str, text: str) -> None:
+    with pytest.raises(UsageError, match=text):
+        manifest(template=template)
