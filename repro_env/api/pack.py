@@ -6,8 +6,7 @@ as strictly as a layer.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -19,9 +18,10 @@ from repro_env.delivery.builder.sources import DOWNLOADS, Sources
 from repro_env.environment.secrets import bundles
 from repro_env.io.files import atomic_stream, chunks_of
 from repro_env.oci import tar
-from repro_env.oci.entry import Entry, Members, sort_with_parents
+from repro_env.oci.entry import Entry, sort_with_parents
+from repro_env.oci.layer import Measured
 from repro_env.schema.errors import UsageError
-from repro_env.schema.progress import SILENT, Tell
+from repro_env.schema.progress import SILENT, Tell, counted
 from repro_env.schema.spec import Spec
 from repro_env.specs.argument import SpecName, open_spec
 from repro_env.store.filenames import hex_of
@@ -71,29 +71,19 @@ def pack(
     paths = {f"{specfiles.BLOBS}/{name}": path for name, path in blobs.items()}
     paths |= {name: opened.directory / name for name in specfiles.present(opened.directory)}
     entries = sort_with_parents(Entry(name, "file", size=path.stat().st_size) for name, path in paths.items())
-    hasher, size = hashlib.sha256(), sum(entry.size for entry in entries)
-
-    def members() -> Members:
-        for entry in entries:
-            yield entry, (chunks_of(paths[entry.path]) if entry.kind == "file" else ())
-
+    size = sum(entry.size for entry in entries)
+    members = ((entry, chunks_of(paths[entry.path]) if entry.kind == "file" else ()) for entry in entries)
+    content = Measured(tar.write(members))
     try:
         with tell.progress(size, f"packing into {target.name}") as advance:
-
-            def counted() -> Iterator[bytes]:
-                for chunk in tar.write(members()):
-                    hasher.update(chunk)
-                    advance(len(chunk))
-                    yield chunk
-
-            atomic_stream(target, counted(), size)
+            atomic_stream(target, counted(content, advance), size)
     except PermissionError as error:
         what, hint = f"this file cannot be written: {error.strerror}", "name a file in another directory"
         raise UsageError(what, where=str(target), hint=hint) from None
     return Pack(
         path=target,
-        sha256=f"sha256:{hasher.hexdigest()}",
-        size=target.stat().st_size,
+        sha256=content.digest,
+        size=content.size,
         spec_digest=opened.spec.digest,
         image_id=opened.spec.expected.image_id,
         blobs=len(blobs),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
@@ -70,6 +71,13 @@ class Details(Silent):
 
 def _ignore(count: int, /) -> None:
     pass
+
+
+def counted(chunks: Iterable[bytes], advance: Advance) -> Iterator[bytes]:
+    """Yield the chunks, and tell the progress how many bytes they have."""
+    for chunk in chunks:
+        yield chunk
+        advance(len(chunk))
 
 
 SILENT: Tell = Silent()

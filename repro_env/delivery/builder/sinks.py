@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -18,7 +18,7 @@ from repro_env.oci.gzipencoder import ENCODER
 from repro_env.oci.manifest import Image
 from repro_env.schema import codec
 from repro_env.schema.image import GZIP, Blob, Layer, LayerKind, Packed
-from repro_env.schema.progress import Advance, Tell
+from repro_env.schema.progress import Advance, Tell, counted
 from repro_env.schema.spec import Spec
 from repro_env.store.specs.blobs import BLOB_DIGEST, SpecBlobs, file_key
 from repro_env.store.store import Store
@@ -46,13 +46,7 @@ class StoreSink:
 
 def _counted_members(members: Members, advance: Advance) -> Members:
     for entry, chunks in members:
-        yield entry, (_counted(chunks, advance) if entry.kind == "file" else chunks)
-
-
-def _counted(chunks: Iterable[bytes], advance: Advance) -> Iterator[bytes]:
-    for chunk in chunks:
-        yield chunk
-        advance(len(chunk))
+        yield entry, (counted(chunks, advance) if entry.kind == "file" else chunks)
 
 
 class Output(Protocol):
@@ -110,7 +104,7 @@ class OutputSink:
         return True
 
     def put(self, task: Task, content: Content, advance: Advance) -> None:
-        blob = self._output.take(lambda: _counted(content.gzip(), advance))
+        blob = self._output.take(lambda: counted(content.gzip(), advance))
         packed = self.packed[task.diff_id] = Packed(diff_id=content.diff_id, blob=blob)
         if task.kind is not None and not (task.artifacts and isinstance(content, Tree)):  # another encoder may have made it
             self._remember(task.kind, packed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -17,7 +17,6 @@ from repro_env.runs.records import records
 from repro_env.runs.records.records import Run
 from repro_env.schema import spec as specs
 from repro_env.schema.errors import RecordError, ReproEnvError, os_errors_as
-from repro_env.schema.progress import Advance
 from repro_env.schema.run import End, Output, Start
 from repro_env.schema.rundirectory import CHECKPOINTS_AFTER, CHECKPOINTS_BEFORE, END, START, TRACE, VERIFIED, path_of
 from repro_env.store.specs import archive, files
@@ -146,10 +145,3 @@ def _add_code(start: Start, store: Store, found: dict[str, LocalFile], notes: li
     size = Measured(chunks()).read().size if known is None else int(known)
     store.facts.put(_SIZE, digest, str(size).encode())
     found[CODE] = LocalFile(SharedFile(path=CODE, sha256=digest, size=size), chunks)
-
-
-def counted(chunks: Iterable[bytes], advance: Advance) -> Iterator[bytes]:
-    """Yield the chunks, and tell the progress how many bytes they have."""
-    for chunk in chunks:
-        yield chunk
-        advance(len(chunk))

@@ -28,7 +28,7 @@ from repro_env.runs.records.records import Run
 from repro_env.schema import codec
 from repro_env.schema import spec as specs
 from repro_env.schema.errors import ArtifactError, BuildError, RecordError, SpecError, os_errors_as
-from repro_env.schema.progress import Advance, Tell
+from repro_env.schema.progress import Advance, Tell, counted
 from repro_env.schema.rundirectory import ANNOTATIONS, END, FILES, PULLED, START, output_of, path_of
 from repro_env.schema.spec import Spec
 from repro_env.store.specs import archive, files
@@ -127,7 +127,7 @@ class Receiver:
         for path in needed.keys() - packed.keys():
             with self._named(shared, path):
                 chunks = self._catalog.read(stored.blobs[needed[path].sha256])
-                self._write(directory, needed[path], contents.counted(chunks, advance), shared)
+                self._write(directory, needed[path], counted(chunks, advance), shared)
         if not packed:
             return
         if stored.tar is None:
@@ -138,7 +138,7 @@ class Receiver:
                 if entry.kind != "file" or entry.path not in own:
                     raise self._refused(shared, f"its part {stored.tag} has {entry.path!r}, which is not in its list")
                 if entry.path in packed:
-                    self._write(directory, packed.pop(entry.path), contents.counted(content, advance), shared)
+                    self._write(directory, packed.pop(entry.path), counted(content, advance), shared)
                 else:
                     Measured(content).read()
         if packed:
@@ -214,7 +214,7 @@ class Receiver:
             if target.path(digest) is not None:
                 continue
             with self._named(shared, path), self._tell.progress(file.size, "pulling its spec") as advance:
-                chunks = contents.counted(self._chunks(shared, path), advance)
+                chunks = counted(self._chunks(shared, path), advance)
                 where = f"{self._catalog.name}: {file.sha256}"
                 target.restore(digest, chunks, is_gzip=name.endswith(".gz"), size=spec.sizes[digest], where=where)
 

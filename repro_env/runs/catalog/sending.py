@@ -23,7 +23,7 @@ from repro_env.runs.records import annotation
 from repro_env.runs.records.records import Run
 from repro_env.schema.errors import RecordError
 from repro_env.schema.image import Blob
-from repro_env.schema.progress import Advance, Tell
+from repro_env.schema.progress import Advance, Tell, counted
 from repro_env.schema.rundirectory import START, output_of, path_of
 from repro_env.store.specs import archive, files
 from repro_env.store.store import Store
@@ -153,4 +153,4 @@ def _blobs_of(stored: StoredPart) -> tuple[Descriptor, ...]:
 
 
 def _counted(chunks: Callable[[], Iterator[bytes]], advance: Advance) -> Iterator[bytes]:
-    return contents.counted(chunks(), advance)
+    return counted(chunks(), advance)
