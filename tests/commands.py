@@ -140,7 +140,16 @@ def _start(env: Mapping[str, str]) -> Server:
     with theirs:
         command = [sys.executable, __file__, str(theirs.fileno())]
         null = subprocess.DEVNULL
-        return Server(subprocess.Popen(command, env=env, pass_fds=[theirs.fileno()], stdin=null, stdout=null), ours)
+        process = subprocess.Popen(command, env=env, pass_fds=[theirs.fileno()], stdin=null, stdout=null)
+    atexit.register(_stop, server := Server(process, ours), os.getpid())
+    return server
+
+
+def _stop(server: Server, owner: int) -> None:
+    if os.getpid() == owner:  # else a fork of a test, which ends as Python does
+        server.control.close()
+        server.process.kill()
+        server.process.wait()
 
 
 def serve(control: socket.socket) -> bool:
