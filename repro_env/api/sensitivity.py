@@ -10,7 +10,6 @@ import functools
 import signal
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
-from typing import Literal
 
 from repro_env.api.execute import FinishedRun
 from repro_env.compare import sensitivity
@@ -21,9 +20,10 @@ from repro_env.schema.codec import Frozen
 from repro_env.schema.errors import DataError, RecordError, SourceError, UsageError
 from repro_env.schema.messages import shorten
 from repro_env.schema.progress import Tell
-from repro_env.schema.run import End, Metric, Seeded
+from repro_env.schema.run import Metric, Seeded
 
-Which = Literal["last", "min", "max"]
+_FIELDS = {"last": "last", "min": "least", "max": "most"}
+"""The values of a metric that `--metric` can select, with their fields of the record."""
 _SEEDS = 2**32
 _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _NAMES = 12
@@ -35,7 +35,7 @@ class MetricOption(Frozen, frozen=True, kw_only=True):
 
     name: str
     """`NAME`, or `FILE:NAME` if several files have a metric of that name; empty for all metrics."""
-    which: Which = "last"
+    which: str = "last"
 
 
 class Run(Frozen, frozen=True, kw_only=True):
@@ -49,7 +49,7 @@ class Run(Frozen, frozen=True, kw_only=True):
 class Measured(Frozen, frozen=True, kw_only=True):
     metric: str
     """Name of the metric, with its file if several files have a metric of that name."""
-    which: Which
+    which: str
     spread: Spread | None
     """None if there are fewer than two numbers."""
     missing: tuple[int, ...]
@@ -84,13 +84,13 @@ def parse_metric(text: str | None) -> MetricOption:
     """Parse `NAME[:last|min|max]`. Raises `UsageError` if the name is empty."""
     if text is None:
         return MetricOption(name="")
-    name, colon, suffix = text.rpartition(":")
-    which: Which | None = "last" if suffix == "last" else "min" if suffix == "min" else "max" if suffix == "max" else None
-    metric = MetricOption(name=name, which=which) if colon and which else MetricOption(name=text)
-    if not metric.name:
+    name, colon, which = text.rpartition(":")
+    if not (colon and which in _FIELDS):
+        name, which = text, "last"
+    if not name:
         hint = "for example --metric accuracy, or --metric loss:min"
         raise UsageError("the name of the metric is empty", where=f"--metric {text!r}", hint=hint)
-    return metric
+    return MetricOption(name=name, which=which)
 
 
 def over_seeds(
@@ -108,14 +108,12 @@ def over_seeds(
         raise UsageError("this needs at least two seeds", where=f"--seeds {count}", hint="use 5 or more")
     if count < sensitivity.FEW:
         tell(f"{count} seeds are few: use at least {sensitivity.FEW} to see the range of a metric")
-    runs: list[Run] = []
-    ends: list[tuple[int, End]] = []
+    finished: list[FinishedRun] = []
     stopped = 0
-    start = None
     with contextlib.closing(_runs(first, count, run, jobs, tell)) as results:
-        for number, done in enumerate(results):
-            seed = done.start.seed
-            start = start or done.start
+        for done in results:
+            finished.append(done)
+            start = finished[0].start
             if done.start.source.trees != start.source.trees:
                 raise SourceError(
                     "the source changed between two runs",
@@ -126,26 +124,32 @@ def over_seeds(
                 what = "the data changed between two runs"
                 raise DataError(what, where="--data", hint="do not change them until all runs have ended")
             outcome = done.end.outcome
-            equal = not ends or done.end.outputs == ends[0][1].outputs
-            runs.append(Run(seed=seed, id=done.end.id, exit_code=outcome.status, equal=equal))
             if not outcome.timed_out and (stop := outcome.signal or outcome.interrupted) in _STOPS:
                 stopped = stop
                 break
-            ends.append((seed, done.end))
-            if number == 0:
+            if len(finished) == 1:
                 if outcome.status:
                     tell("the first run failed, so the others are skipped")
                     break
-                _check_metric(done.end.metrics, metric)
-            elif number == 1 and equal and done.end.outputs:
+                _choose(_labels(done.end.metrics), metric)
+            elif len(finished) == 2 and done.end.outputs and done.end.outputs == finished[0].end.outputs:
                 tell("its outputs equal those of the first run, byte for byte" + own_seeds(done.end.seeded))
                 if jobs:
                     break
+    good = [done for done in finished if not done.end.outcome.status]
     return Found(
-        runs=tuple(runs),
+        runs=tuple(
+            Run(
+                seed=done.start.seed,
+                id=done.end.id,
+                exit_code=done.end.outcome.status,
+                equal=done.end.outputs == finished[0].end.outputs,
+            )
+            for done in finished
+        ),
         requested=count,
-        metrics=_measure([(seed, end) for seed, end in ends if not end.outcome.status], metric),
-        seeded=_in_all([end.seeded for _, end in ends]),
+        metrics=_measure([(done.start.seed, _labels(done.end.metrics)) for done in good], metric),
+        seeded=_in_all([done.end.seeded for done in good]),
         stopped=stopped,
     )
 
@@ -179,41 +183,20 @@ def own_seeds(seeded: Sequence[Seeded]) -> str:
     return f": the script sets seeds itself, {shorten(places, 1)}"
 
 
-def _measure(ends: Sequence[tuple[int, End]], metric: MetricOption) -> tuple[Measured, ...]:
+def _measure(runs: Sequence[tuple[int, dict[str, Metric]]], metric: MetricOption) -> tuple[Measured, ...]:
     """Return the numbers of all seeds, by metric. The first run decides from which file the metric of `--metric` is read."""
-    values: dict[str, dict[int, float]] = {}
-    chosen = _select(_labels(ends[0][1].metrics), metric) if ends else {}
-    for seed, end in ends:
-        for label, recorded in _labels(end.metrics).items():
-            if label in chosen or not metric.name:
-                values.setdefault(label, {})[seed] = _number(recorded, metric.which)
+    labels = _choose(runs[0][1], metric) if runs and metric.name else {label for _, metrics in runs for label in metrics}
     return tuple(
         Measured(
             metric=label,
             which=metric.which,
-            spread=sensitivity.spread([Value(seed=seed, value=value) for seed, value in values[label].items()]),
-            missing=tuple(seed for seed, _ in ends if seed not in values[label]),
+            spread=sensitivity.spread(
+                [Value(seed=seed, value=_number(metrics[label], metric)) for seed, metrics in runs if label in metrics]
+            ),
+            missing=tuple(seed for seed, metrics in runs if label not in metrics),
         )
-        for label in sorted(values)
+        for label in sorted(labels)
     )
-
-
-def _check_metric(metrics: Sequence[Metric], metric: MetricOption) -> None:
-    """Check that the first run wrote the metric. Raises as `over_seeds` says."""
-    labels = _labels(metrics)
-    found = _select(labels, metric)
-    if not labels:
-        raise RecordError(
-            "the first run wrote no metrics",
-            where="repro-env sensitivity",
-            hint='write them in the script, such as {"accuracy": 0.9} to metrics.json; CSV and TensorBoard files are read too',
-        )
-    if metric.name and len(found) != 1:
-        what = "the first run did not write this metric"
-        if found:
-            what = f"this metric is in {len(found)} files, with different values"
-        names = sorted(found or {recorded.name: recorded for recorded in labels.values()})
-        raise UsageError(what, where=f"--metric {metric.name}", hint=f"choose from {shorten(names, _NAMES)}")
 
 
 def _labels(metrics: Sequence[Metric]) -> dict[str, Metric]:
@@ -225,18 +208,30 @@ def _labels(metrics: Sequence[Metric]) -> dict[str, Metric]:
     return {metric.name if counts[metric.name] == 1 else f"{metric.file}:{metric.name}": metric for metric in metrics}
 
 
-def _select(labels: dict[str, Metric], metric: MetricOption) -> dict[str, Metric]:
-    """Return the metric of `--metric`; several if files have different values of that name."""
+def _choose(metrics: dict[str, Metric], metric: MetricOption) -> set[str]:
+    """Return the label of the metric of `--metric` in the first run: one of them if several files have the same number.
+
+    Raises as `over_seeds` says, also if `--metric` names none.
+    """
+    if not metrics:
+        raise RecordError(
+            "the first run wrote no metrics",
+            where="repro-env sensitivity",
+            hint='write them in the script, such as {"accuracy": 0.9} to metrics.json; CSV and TensorBoard files are read too',
+        )
     found = {
-        label: recorded
-        for label, recorded in labels.items()
+        label: _number(recorded, metric)
+        for label, recorded in metrics.items()
         if metric.name in (recorded.name, f"{recorded.file}:{recorded.name}")
     }
-    if len({_number(recorded, metric.which) for recorded in found.values()}) == 1:  # several files have the same number
-        found = dict(list(found.items())[:1])
-    return found
+    if metric.name and len(set(found.values())) != 1:
+        what = "the first run did not write this metric"
+        if found:
+            what = f"this metric is in {len(found)} files, with different values"
+        names = sorted(found or {recorded.name for recorded in metrics.values()})
+        raise UsageError(what, where=f"--metric {metric.name}", hint=f"choose from {shorten(names, _NAMES)}")
+    return set(list(found)[:1])
 
 
-def _number(metric: Metric, which: Which) -> float:
-    value = metric.last if which == "last" else metric.least if which == "min" else metric.most
-    return float(value)
+def _number(recorded: Metric, metric: MetricOption) -> float:
+    return float(getattr(recorded, _FIELDS[metric.which]))

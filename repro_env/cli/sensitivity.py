@@ -15,7 +15,6 @@ from repro_env.cli import submission
 from repro_env.cli.ui import messages
 from repro_env.cli.ui.options import parameters, runs_option, value
 from repro_env.cli.ui.page import Page
-from repro_env.compare import sensitivity
 from repro_env.compare.sensitivity import FEW
 from repro_env.runs.records.ids import short
 from repro_env.runs.start.request import seed_of, streams_to_repeat
@@ -98,8 +97,6 @@ class Command(exec_command.SimilarCommand):
                 return 128 + stopped
 
         def run_once(seed: int) -> FinishedRun:
-            if seed in finished:
-                return finished[seed]
             # With --jobs, this is another process, which needs a lease on the store of its own, and streams like those of the first.
             nonlocal requested
             requested = msgspec.structs.replace(requested, seed=seed)
@@ -109,7 +106,8 @@ class Command(exec_command.SimilarCommand):
             tell.detail(exec_command.ending(result))
             return result
 
-        result = over_seeds(first, options["seeds"], metric, run=run_once, jobs=0 if finished else options["jobs"], tell=tell)
+        run, jobs = (finished.__getitem__, 0) if finished else (run_once, options["jobs"])
+        result = over_seeds(first, options["seeds"], metric, run=run, jobs=jobs, tell=tell)
         if not messages.answer_in_json(result):
             page(result).print()
         for text in notes(result, options["runs"]):
@@ -120,41 +118,35 @@ class Command(exec_command.SimilarCommand):
 
 
 def page(result: Found) -> Page:
-    """One metric with its value for each seed, or a table of several metrics."""
-    page = Page()
-    metrics = [(metric, metric.spread) for metric in result.metrics if metric.spread is not None]
-    if len(metrics) == 1:
-        ((metric, spread),) = metrics
-        page.text(f"{metric.metric} ({metric.which})", indent=0)
-        page.table([(text,) for text in sensitivity.sentences(spread)])
-        if values := () if spread.equal else spread.values[:_SHOWN]:
-            page.text("")
-            page.table([(f"seed {value.seed}", sensitivity.number(value.value)) for value in values])
-            if len(spread.values) > len(values):
-                page.text(f"and {len(spread.values) - len(values)} more (--json lists them)")
-    elif metrics:
-        number = sensitivity.number
-        rows = [
-            (
-                metric.metric,
-                str(len(spread.values)),
-                number(spread.mean),
-                "all equal" if spread.equal else number(spread.deviation),
-                f"{number(spread.least)} to {number(spread.most)}",
-            )
-            for metric, spread in metrics[:_SHOWN]
-        ]
-        page.table(rows, header=("METRIC", "SEEDS", "MEAN", "DEVIATION", "RANGE"), indent=0)
-        if len(metrics) > _SHOWN:
-            page.text(f"and {len(metrics) - _SHOWN} more", indent=0)
+    """A table of the metrics, the value for each seed if there is only one metric, and what is not in the table."""
+    page, rows, lines = Page(), [], []
     for metric in result.metrics[:_SHOWN]:
+        if spread := metric.spread:
+            deviation = "all equal" if spread.equal else _number(spread.deviation)
+            extent = f"{_number(spread.least)} to {_number(spread.most)}"
+            rows.append((metric.metric, str(len(spread.values)), _number(spread.mean), deviation, extent))
+            if left_out := ", ".join(f"seed {value.seed} ({value.value})" for value in spread.left_out):
+                lines.append(f"{metric.metric}: not finite, and not part of these statistics: {left_out}")
+        else:
+            lines.append(f"{metric.metric}: fewer than two seeds have a number")
         if metric.missing:
-            seeds = ", ".join(map(str, metric.missing[:_SHOWN]))
-            page.text(f"{metric.metric}: not in the run of seed {seeds}", indent=0)
-    for metric in result.metrics[:_SHOWN]:
-        if metric.spread is None:
-            page.text(f"{metric.metric}: fewer than two seeds have a number", indent=0)
+            lines.append(f"{metric.metric}: not in the run of seed {', '.join(map(str, metric.missing[:_SHOWN]))}")
+    if rows:
+        page.table(rows, header=(f"METRIC ({result.metrics[0].which})", "SEEDS", "MEAN", "DEVIATION", "RANGE"), indent=0)
+    entries: Sequence[object] = result.metrics
+    if len(result.metrics) == 1 and (spread := result.metrics[0].spread) and not spread.equal:
+        entries = spread.values
+        page.text("")
+        page.table([(f"seed {value.seed}", _number(value.value)) for value in spread.values[:_SHOWN]])
+    if len(entries) > _SHOWN:
+        page.text(f"and {len(entries) - _SHOWN} more (--json lists them)")
+    for line in lines:
+        page.text(line, indent=0)
     return page
+
+
+def _number(value: float) -> str:
+    return f"{value:.6g}"
 
 
 def notes(result: Found, runs: Path | None = None) -> list[str]:

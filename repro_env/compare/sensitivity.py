@@ -53,22 +53,3 @@ def spread(values: Sequence[Value]) -> Spread | None:
         least=min(numbers),
         most=max(numbers),
     )
-
-
-def number(value: float) -> str:
-    return f"{value:.6g}"
-
-
-def sentences(spread: Spread) -> list[str]:
-    """Describe the statistics."""
-    count = len(spread.values)
-    if spread.equal:
-        return [f"all {count} seeds give {number(spread.mean)}"]
-    lines = [
-        f"mean {number(spread.mean)}, standard deviation {number(spread.deviation)} ({count} seeds)",
-        f"range {number(spread.least)} to {number(spread.most)}",
-    ]
-    if spread.left_out:
-        seeds = ", ".join(f"seed {value.seed} ({value.value})" for value in spread.left_out)
-        lines.append(f"not finite, and not part of these statistics: {seeds}")
-    return lines

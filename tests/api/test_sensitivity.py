@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Callable
@@ -64,10 +65,21 @@ def test_a_single_metric_has_a_value_for_each_seed() -> None:
     found = Runs().over(5, "accuracy")
     assert [row.metric for row in found.metrics] == ["accuracy"]
     page = command.page(found).lines
-    assert page[0] == "accuracy (last)"
-    assert page[1] == "  mean 0.92, standard deviation 0.0158114 (5 seeds)"
+    assert page[0].split() == ["METRIC", "(last)", "SEEDS", "MEAN", "DEVIATION", "RANGE"]
+    assert page[1].split() == ["accuracy", "5", "0.92", "0.0158114", "0.9", "to", "0.94"]
     assert sum(line.startswith("  seed") for line in page) == 5
-    assert command.page(Runs().over(5, "train_runtime")).lines[1] == "  all 5 seeds give 3"
+    page = command.page(Runs().over(5, "train_runtime")).lines
+    assert page[1].split() == ["train_runtime", "5", "3", "all", "equal", "3", "to", "3"]
+    assert len(page) == 2
+
+
+def test_values_that_are_not_finite_are_named() -> None:
+    def change(seed: int, recorded: FinishedRun) -> FinishedRun:
+        return with_end(recorded, metrics=(metric("loss", math.inf if seed == 2 else math.nan if seed == 3 else seed),))
+
+    page = command.page(Runs(change).over(5)).lines
+    assert page[1].split() == ["loss", "3", "1.66667", "2.08167", "0", "to", "4"]
+    assert "loss: not finite, and not part of these statistics: seed 2 (inf), seed 3 (nan)" in page
 
 
 def test_a_metric_option_may_select_the_smallest_or_largest_value() -> None:
