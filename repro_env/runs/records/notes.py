@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -31,6 +31,7 @@ _PIDS = 1000
 _ID = re.compile(r"[0-9a-f]{16}(?:\.[0-9a-f]{16})?")
 _LONGEST = 4096
 """The longest path, in characters: PATH_MAX of Linux."""
+_T = TypeVar("_T")
 MORE_VALUES = "and others"
 """The value that stands for all further values. A process may write it as well."""
 
@@ -61,7 +62,7 @@ class Notes(msgspec.Struct, frozen=True):
     """The facts in a file of notes, without duplicates, in the order of their first note unless stated otherwise."""
 
     auto_seeded: tuple[str, ...] = ()
-    """Unseeded generators as `<library> <what> at <file>:<line>`; `seeds: <problem>` if seeding failed."""
+    """Unseeded generators as `<library> <what> at <file>:<line>`; then `seeds: <problem>` if seeding failed."""
     seeded: tuple[Seeded, ...] = ()
     system_randomness: tuple[Count, ...] = ()
     """Summed over processes."""
@@ -80,18 +81,8 @@ class Notes(msgspec.Struct, frozen=True):
     """At most `_FAILURES`."""
 
 
-class _World(msgspec.Struct):
-    rank: int
-    size: int
-    backend: str = ""
-    device: str = ""
-    nodes: int = 0
-    strategy: str = ""
-    accumulation: str = ""
-
-
 class _Line(msgspec.Struct):
-    """A note. Its kind depends on the fields that are present."""
+    """A note. Its kind is the first of `_KINDS` that is present."""
 
     problem: str = ""
     library: str = ""
@@ -114,11 +105,14 @@ class _Line(msgspec.Struct):
     settings: dict[str, str] = {}
     script: bool = True
     """With `settings`: whether the user's own program wrote the note, and not an installed program that may have started it."""
-    world: _World | None = None
+    world: Rank | None = None
     rank: str = ""
     resumed: Resumed | None = None
     failure: Literal["path", "open", "read-only", "module", "program", "host", ""] = ""
     """With `what`."""
+
+
+_KINDS = ("seeded", "system_randomness", "pid", "operation", "settings", "world", "resumed", "failure", "problem", "library")
 
 
 def of_run(directory: Path) -> Notes:
@@ -142,76 +136,62 @@ def _lines(path: Path) -> list[bytes]:
 
 def parse(lines: Iterable[bytes]) -> Notes:
     """Parse the lines of a file of notes."""
-    unseeded: dict[str, None] = {}
-    seeded: dict[Seeded, None] = {}
-    entropy: Counter[tuple[str, str, int]] = Counter()
-    draws: list[_Line] = []
-    pids: list[int] = []
-    operations: Counter[tuple[str, str, int]] = Counter()
-    settings: list[_Line] = []
-    world: dict[int, Rank] = {}
-    resumed: dict[Resumed, None] = {}
-    failures: dict[Failure, None] = {}
+    notes: dict[str, list[_Line]] = {kind: [] for kind in _KINDS}
     for text in lines:
         try:
             note = msgspec.json.decode(text, type=_Line)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             continue
-        file, line, count = redact.line(note.file), max(note.line, 0), max(note.count, 0)
-        if note.seeded:
-            library, what, value = map(redact.line, (note.seeded, note.what, note.value))
-            seeded[Seeded(library=library, what=what, value=value, file=file, line=line)] = None
-        elif note.system_randomness:
-            entropy[redact.line(note.system_randomness), file, line] += count
-            draws.append(note)
-        elif note.pid:
-            pids.append(note.pid)
-        elif note.operation:
-            operations[redact.line(note.operation), file, line] += count
-        elif note.settings:
-            settings.append(note)
-        elif note.world is not None:
-            rank, size = note.world.rank, note.world.size
-            if 0 <= rank < size < 1 << 20:
-                facts = {**msgspec.structs.asdict(note.world), "nodes": max(note.world.nodes, 0)}
-                world[rank] = Rank(**redact.all_texts(facts))
-        elif note.resumed is not None:
-            run, path, digest = map(redact.line, (note.resumed.run, note.resumed.path, note.resumed.sha256))
-            resumed[Resumed(run, path, digest, note.resumed.step)] = None
-        elif note.failure:
-            if len(failures) < _FAILURES and len(note.what) < _LONGEST and note.what.isprintable():
-                failures[Failure(note.failure, note.what)] = None
-        elif note.problem:
-            unseeded[redact.line(f"seeds: {note.problem}")] = None
-        elif note.library:
-            unseeded[redact.line(f"{note.library} {note.what} at {note.file}:{note.line}")] = None
-    drawn, more = _drawn(draws, pids)
-    effective = _effective([note for note in settings if note.script] or settings)
+        kind = next((kind for kind in _KINDS if getattr(note, kind)), None)
+        if kind is not None:
+            notes[kind].append(note)
+    pids = [note.pid for note in notes["pid"]]
+    drawn, more = _drawn(notes["system_randomness"], pids)
+    unseeded = [f"{note.library} {note.what} at {note.file}:{note.line}" for note in notes["library"]]
+    unseeded += [f"seeds: {note.problem}" for note in notes["problem"]]
     return Notes(
-        auto_seeded=tuple(unseeded),
-        seeded=_limit_values(seeded),
-        system_randomness=tuple(count for count in _counts(entropy) if count.count),
+        auto_seeded=tuple(dict.fromkeys(map(redact.line, unseeded))),
+        seeded=_seeds(notes["seeded"]),
+        system_randomness=tuple(count for count in _counts(notes, "system_randomness") if count.count),
         random_ids=drawn,
         random_ids_incomplete=more,
         pids=tuple(dict.fromkeys(pid for pid in pids if 0 < pid < 1 << 32))[:_PIDS],
-        operations=_counts(operations),
-        settings=tuple(Fact(name=name, value=_values(effective[name])) for name in sorted(effective)),
-        ranks=tuple(world[rank] for rank in sorted(world)),
-        resumed=tuple(resumed),
-        failures=tuple(failures),
+        operations=tuple(_counts(notes, "operation")),
+        settings=_settings([note for note in notes["settings"] if note.script] or notes["settings"]),
+        ranks=_ranks(note.world for note in notes["world"] if note.world is not None),
+        resumed=tuple(dict.fromkeys(_without_secrets(note.resumed) for note in notes["resumed"] if note.resumed is not None)),
+        failures=tuple(
+            dict.fromkeys(
+                Failure(note.failure, note.what)
+                for note in notes["failure"]
+                if note.failure and len(note.what) < _LONGEST and note.what.isprintable()
+            )
+        )[:_FAILURES],
     )
 
 
-def _limit_values(seeds: Iterable[Seeded]) -> tuple[Seeded, ...]:
+def _without_secrets(value: _T) -> _T:
+    return msgspec.convert(redact.all_texts(msgspec.to_builtins(value)), type(value))
+
+
+def _ranks(ranks: Iterable[Rank]) -> tuple[Rank, ...]:
+    """Return the last note of each rank."""
+    valid = {rank.rank: rank for rank in ranks if 0 <= rank.rank < rank.size < 1 << 20 and rank.nodes >= 0}
+    return tuple(_without_secrets(valid[number]) for number in sorted(valid))
+
+
+def _seeds(notes: Iterable[_Line]) -> tuple[Seeded, ...]:
     """Keep the first values of each line of code: a line may set a different seed for every worker and epoch."""
     limited: dict[Seeded, None] = {}
-    counts: dict[tuple[str, str, str, int], int] = {}
-    for seed in seeds:
-        key = (seed.library, seed.what, seed.file, seed.line)
-        count = counts[key] = counts.get(key, 0) + (seed.value != MORE_VALUES)
-        limited[seed if seed.value != MORE_VALUES and count <= _VALUES else msgspec.structs.replace(seed, value=MORE_VALUES)] = (
-            None
-        )
+    values: dict[tuple[str, str, str, int], set[str]] = {}
+    for note in notes:
+        library, what, file, value = map(redact.line, (note.seeded, note.what, note.file, note.value))
+        line = max(note.line, 0)
+        first = values.setdefault((library, what, file, line), set())
+        if value != MORE_VALUES and len(first) < _VALUES:
+            first.add(value)
+        value = value if value in first else MORE_VALUES
+        limited[Seeded(library=library, what=what, value=value, file=file, line=line)] = None
     return tuple(limited)
 
 
@@ -233,17 +213,22 @@ def _drawn(draws: Iterable[_Line], pids: Sequence[int]) -> tuple[tuple[RandomIds
     return tuple(drawn), more
 
 
-def _counts(counts: dict[tuple[str, str, int], int]) -> tuple[Count, ...]:
-    return tuple(Count(what=what, count=count, file=file, line=line) for (what, file, line), count in counts.items())
+def _counts(notes: dict[str, list[_Line]], kind: str) -> Iterator[Count]:
+    """Yield how often each event of this kind occurred at each line of code."""
+    counts: Counter[tuple[str, str, int]] = Counter()
+    for note in notes[kind]:
+        counts[redact.line(getattr(note, kind)), redact.line(note.file), max(note.line, 0)] += max(note.count, 0)
+    for (what, file, line), count in counts.items():
+        yield Count(what=what, count=count, file=file, line=line)
 
 
-def _effective(notes: Iterable[_Line]) -> dict[str, dict[str, str]]:
-    """Return name -> rank -> value. The last note of a value counts."""
-    effective: dict[str, dict[str, str]] = {}
+def _settings(notes: Iterable[_Line]) -> tuple[Fact, ...]:
+    """Return the values of all ranks. The last note of a value counts."""
+    by_name: dict[str, dict[str, str]] = {}
     for note in notes:
         for name, value in note.settings.items():
-            effective.setdefault(redact.line(name), {})[redact.line(note.rank)] = redact.line(value)
-    return effective
+            by_name.setdefault(redact.line(name), {})[redact.line(note.rank)] = redact.line(value)
+    return tuple(Fact(name=name, value=_values(by_name[name])) for name in sorted(by_name))
 
 
 def _values(by_rank: dict[str, str]) -> str:
