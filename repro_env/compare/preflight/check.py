@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, get_args
 
+from repro_env.compare.preflight.rules import rules
 from repro_env.environment.machine.nvml import Gpu
 from repro_env.schema.codec import Frozen
 from repro_env.schema.environment import Host
@@ -30,6 +32,16 @@ class Check(Frozen, frozen=True, kw_only=True):
     """What the user can do."""
     source: str = ""
     """Where the rule is from; empty if it is our own."""
+
+
+def check_of(name: str, captured: str, here: str) -> Callable[..., Check]:
+    """Return a function that makes the check of a fact, from its verdict, the source of the rule, the reason and the fix."""
+
+    def result(verdict: Verdict, source: str = "", why: str = "", fix: str = "") -> Check:
+        source = rules().sources.get(source, source)
+        return Check(name=name, captured=captured, here=here, verdict=verdict, why=why, fix=fix, source=source)
+
+    return result
 
 
 class Captured(Frozen, frozen=True, kw_only=True):

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import msgspec
 
 from repro_env.compare.environments.machine import counted
-from repro_env.compare.preflight.check import Captured, Check, Machine, Verdict
+from repro_env.compare.preflight.check import Captured, Check, Machine, Verdict, check_of
 from repro_env.compare.preflight.rules import (
     family,
     forward,
@@ -28,6 +28,7 @@ from repro_env.environment.machine.nvml import Gpu
 
 _CODE = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
 """`sm_90a` runs on 9.0 only, `sm_100f` on the family of 10.0."""
+_DRIVER = "GPU driver"
 
 
 def check_gpus(captured: Captured, machine: Machine) -> Iterator[Check]:
@@ -43,11 +44,14 @@ def check_gpus(captured: Captured, machine: Machine) -> Iterator[Check]:
     if frameworks.cuda:
         driver = _driver(captured, machine)
     elif is_rocm:
-        what = f"ROCm, driver {captured.host.amdgpu or 'unknown'}"
-        driver = _unknown_driver(what, machine.host.amdgpu, "there are no rules for ROCm")
+        result = check_of(
+            _DRIVER, f"ROCm, driver {captured.host.amdgpu or 'unknown'}", f"driver {machine.host.amdgpu or 'unknown'}"
+        )
+        driver = result("unknown", "", "there are no rules for ROCm")
     elif has_cuda:
         why = "the spec does not name the version of CUDA, which is only recorded for torch"
-        driver = _unknown_driver("CUDA of unknown version", machine.host.nvidia, why)
+        result = check_of(_DRIVER, "CUDA of unknown version", f"driver {machine.host.nvidia or 'unknown'}")
+        driver = result("unknown", "", why)
     else:
         return
     if driver.verdict in ("unknown", "numerics may differ") and _is_as_captured(captured, machine):
@@ -55,10 +59,6 @@ def check_gpus(captured: Captured, machine: Machine) -> Iterator[Check]:
     yield driver
     if frameworks.cuda:
         yield from (_kernels(captured, machine, gpu) for gpu in dict.fromkeys(machine.gpus))
-
-
-def _unknown_driver(captured: str, driver: str, why: str) -> Check:
-    return Check(name="GPU driver", captured=captured, here=f"driver {driver or 'unknown'}", verdict="unknown", why=why)
 
 
 def _is_as_captured(captured: Captured, machine: Machine) -> bool:
@@ -70,37 +70,26 @@ def _is_as_captured(captured: Captured, machine: Machine) -> bool:
 
 def _model(captured: Captured, machine: Machine) -> Check:
     names = tuple(gpu.name for gpu in machine.gpus)
-    same = Counter(names) == Counter(captured.gpus)
-    verdict: Verdict = "ok" if same else "numerics may differ"
-    why = fix = ""
-    if not same and not names:
-        why, fix = f"the run has no GPU: {machine.absence}", "use a machine with the captured GPUs"
-        if not machine.absence:
-            why, fix = "the run has no GPU, as requested", "use the captured GPUs (exec --gpus all)"
-    elif not all(gpu.is_model for gpu in machine.gpus):
-        verdict, why = "unknown", "the model of a GPU or MIG device of the run is unknown"
-    elif not same:
-        is_count = set(names) == set(captured.gpus)
-        why = "another number of GPUs changes the order of sums" if is_count else "libraries choose other kernels for another GPU"
-        fix = f"for the same numbers, use {counted(captured.gpus)}" if captured.gpus else "for the same numbers: exec --gpus none"
-    return Check(name="GPUs", captured=counted(captured.gpus), here=counted(names), verdict=verdict, why=why, fix=fix)
-
-
-def _row(name: str, captured: str, here: str) -> Callable[..., Check]:
-    """Return a function that makes the check of a fact, from its verdict, the source of the rule, the reason and the fix."""
-
-    def result(verdict: Verdict, source: str, why: str = "", fix: str = "") -> Check:
-        source = rules().sources.get(source, source)
-        return Check(name=name, captured=captured, here=here, verdict=verdict, why=why, fix=fix, source=source)
-
-    return result
+    result = check_of("GPUs", counted(captured.gpus), counted(names))
+    if not all(gpu.is_model for gpu in machine.gpus):
+        return result("unknown", "", "the model of a GPU or MIG device of the run is unknown")
+    if Counter(names) == Counter(captured.gpus):
+        return result("ok")
+    if not names and machine.absence:
+        return result("numerics may differ", "", f"the run has no GPU: {machine.absence}", "use a machine with the captured GPUs")
+    if not names:
+        return result("numerics may differ", "", "the run has no GPU, as requested", "use the captured GPUs (exec --gpus all)")
+    is_count = set(names) == set(captured.gpus)
+    why = "another number of GPUs changes the order of sums" if is_count else "libraries choose other kernels for another GPU"
+    fix = f"for the same numbers, use {counted(captured.gpus)}" if captured.gpus else "for the same numbers: exec --gpus none"
+    return result("numerics may differ", "", why, fix)
 
 
 def _driver(captured: Captured, machine: Machine) -> Check:
     cuda, driver = captured.frameworks.cuda, machine.host.nvidia
     row, toolkit = family(cuda), rules().toolkits.driver.get(cuda)
     captured_driver = f", driver {captured.host.nvidia}" if captured.host.nvidia else ""
-    result = _row("GPU driver", f"CUDA {cuda}{captured_driver}", f"driver {driver or 'unknown'}")
+    result = check_of(_DRIVER, f"CUDA {cuda}{captured_driver}", f"driver {driver or 'unknown'}")
     update = f"install driver {(row.driver if row else toolkit) or 'for this CUDA'} or later"
     if not driver:
         return result("unknown", "", "the version of NVIDIA's driver is unknown", update)
@@ -159,7 +148,7 @@ def _forward(driver: str, gpus: tuple[Gpu, ...], package: str, cuda: str, update
 def _kernels(captured: Captured, machine: Machine, gpu: Gpu) -> Check:
     frameworks = captured.frameworks
     cuda, kernels = frameworks.cuda, " ".join(frameworks.architectures) or "unknown"
-    result = _row("compute capability", kernels, f"{gpu.capability or 'unknown'} ({gpu.name})")
+    result = check_of("compute capability", kernels, f"{gpu.capability or 'unknown'} ({gpu.name})")
     if not gpu.capability:
         why = "NVML did not report the compute capability of this GPU"
         return result("unknown", "", why, "compare `nvidia-smi --query-gpu=compute_cap`")
