@@ -27,6 +27,8 @@ class Dialect(NamedTuple):
     """Of its directives, such as `#SBATCH`."""
     task: str = "0"
     """The number of an array task, from 0, as an index of bash."""
+    warns: bool = False
+    """Whether the script may get SIGUSR1 before the time limit."""
 
 
 def render(

@@ -10,7 +10,6 @@ from repro_env.launch.engine import State
 from repro_env.launch.gridengine import states
 from repro_env.launch.gridengine.states import Listed
 from repro_env.launch.nodes import NodeClient
-from repro_env.launch.nodescript import SCRIPT
 from repro_env.schema.errors import EngineError
 
 _FORGOTTEN = State(phase="forgotten", text="Grid Engine does not know the job any more")
@@ -21,29 +20,20 @@ _DELETED = State(phase="ended", text="deleted", exit_code=143)
 class GridEngine(NodeClient):
     """A job of Grid Engine, through its commands."""
 
+    scheduler = "Grid Engine"
+    submits = ("qsub", "-terse")
+    cancels = "qdel"
     missing = "use a machine that has Grid Engine's commands and its variables, such as SGE_ROOT"
+    refused = "check the options; `qconf -sql` lists the queues, `qconf -sc` the resources"
     _is_cancelled = False
 
-    def submit(self, script: str) -> str:
-        """See `Client`."""
-        self.prepare(script)
-        done = self._ask("qsub", "-terse", str(self.directory / SCRIPT))
-        job = done.stdout.decode("ascii", "replace").strip()
-        if done.code or not job.isdecimal():
-            hint = "check the options; `qconf -sql` lists the queues, `qconf -sc` the resources"
-            raise EngineError(f"Grid Engine refused the job: {_message(done)}", hint=hint)
-        return job
-
-    def state(self, job: str) -> State:
-        """See `Client`."""
-        return states_of([(self, job)])[0]
-
-    def listing(self) -> dict[str, Listed]:
-        """Return the user's jobs that wait or run, by their numbers. Raises `EngineError`."""
+    def find_states(self, jobs: Sequence[tuple[GridEngine, str]]) -> list[State]:
+        """See `NodeClient`."""
         done = self._ask("qstat", "-u", "$user", "-xml")
         if done.code:
-            raise EngineError(_message(done), hint="try again later")
-        return states.parse_jobs(done.stdout.decode("utf-8", "replace"))
+            raise EngineError(self.message(done), hint="try again later")
+        listing = states.parse_jobs(done.stdout.decode("utf-8", "replace"))
+        return [client.state_in(listing, job) for client, job in jobs]
 
     def state_in(self, listing: Mapping[str, Listed], job: str) -> State:
         """Return the state of a job; `listing`: of all jobs. Raises `EngineError`."""
@@ -58,16 +48,8 @@ class GridEngine(NodeClient):
 
     def cancel(self, job: str) -> None:
         """See `Client`."""
-        done = self._ask("qdel", job)
-        if done.code and "does not exist" not in _message(done):
-            raise EngineError(
-                f"Grid Engine did not delete job {job}: {_message(done)}", hint=f"delete it with `{self.stop(job)}`"
-            )
+        super().cancel(job)
         self._is_cancelled = True
-
-    def stop(self, job: str) -> str:
-        """See `Client`."""
-        return f"qdel {job}"
 
     def requeue(self, job: str) -> None:
         """See `Client`. Only `start.sh` can do it: Grid Engine queues a job again that ends with 99."""
@@ -76,18 +58,9 @@ class GridEngine(NodeClient):
             raise EngineError(f"job {job} was not submitted by repro-env, so it is not queued again", hint="submit it again")
         Path(directory, "requeue").touch()
 
-
-def states_of(jobs: Sequence[tuple[GridEngine, str]]) -> list[State]:
-    """Return the states of jobs, by their clients and IDs. They are listed once for all."""
-    try:
-        listing = jobs[0][0].listing() if jobs else {}
-        return [client.state_in(listing, job) for client, job in jobs]
-    except EngineError as error:
-        return [State(phase="unknown", text=error.what)] * len(jobs)
-
-
-def _message(done: process.Done) -> str:
-    """What a command of Grid Engine said, without what begins its messages."""
-    lines = (done.stderr or done.stdout).decode("utf-8", "replace").strip().splitlines()
-    text = lines[0] if lines else f"exit code {done.code}"
-    return text.removeprefix("error: ").removeprefix("Unable to run job: ").rstrip(".")
+    @staticmethod
+    def message(done: process.Done) -> str:
+        """See `NodeClient`."""
+        lines = (done.stderr or done.stdout).decode("utf-8", "replace").strip().splitlines()
+        text = lines[0] if lines else f"exit code {done.code}"
+        return text.removeprefix("error: ").removeprefix("Unable to run job: ").rstrip(".")

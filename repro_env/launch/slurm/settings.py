@@ -8,6 +8,8 @@ from msgspec import Meta
 
 from repro_env.launch.nodes import NodeSettings
 
+PREFIX = "#SBATCH"
+"""Of the options of sbatch in a script."""
 _Name = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_.@/+,-]+\Z")]
 Option = Annotated[str, Meta(pattern=r"\A--[a-z][a-z0-9-]*(?:=[A-Za-z0-9_.,:/@%+*~^=()&|!\[\]-]+)?\Z")]
 """A long option of sbatch, whose value has no spaces, quotes and `#`."""

@@ -14,12 +14,12 @@ import msgspec
 import pytest
 
 from repro_env.launch.engine import NodeJob, Resources
-from repro_env.launch.gridengine import ENGINE, script
+from repro_env.launch.gridengine import ENGINE, engine
 from repro_env.launch.gridengine.settings import GridEngineSettings
 from repro_env.schema.errors import UsageError
 
 RUN = "0197c1d2-0000-7000-8000-00000000abcd"
-START = Path(script.__file__).with_name("start.sh")
+START = Path(engine.__file__).with_name("start.sh")
 DIRECTORY = f"/home/ann/digits/runs/.jobs/{RUN}"
 JOB = NodeJob(
     runs=((RUN, 7),),

@@ -70,8 +70,8 @@ def test_slurm_is_asked_once_for_several_jobs_and_its_accounting_for_those_that_
         tmp_path / "bin", "sacct", f"echo \"$@\" >>{tmp_path}/asked; echo '10|CANCELLED by 1000|0:15'; echo '11.0|RUNNING|0:0'"
     )
     numbers = {jobs / "1": "7", jobs / "3": "9_1", jobs / "4": "10", jobs / "5": "11"}
-    states = Slurm(jobs / "1", environ).states(numbers)
-    assert [state.text for state in states.values()] == [
+    states = Slurm.states([(Slurm(directory, environ), number) for directory, number in numbers.items()])
+    assert [state.text for state in states] == [
         "pending (Resources)",
         "running",
         "cancelled",
