@@ -17,6 +17,7 @@ from typing import ClassVar, Generic, Literal, TypeVar
 import msgspec
 
 from repro_env.io import process
+from repro_env.oci import paths
 from repro_env.schema.codec import Frozen
 from repro_env.schema.environment import Variable
 from repro_env.schema.errors import EngineError, UsageError
@@ -111,6 +112,11 @@ class PodJob(Frozen, frozen=True, kw_only=True):
     """Names of variables whose values the command needs."""
     uid: int
     gid: int
+
+
+def mount_path(claim: Claim, number: int, workspace: str) -> str:
+    """Return where a pod mounts the claim with this number. What belongs below the source is a symbolic link there (`sandbox.pod`)."""
+    return f"{paths.JOB}-data/{number}" if paths.is_below(claim.target, workspace) else claim.target
 
 
 class Processes(msgspec.Struct, frozen=True, kw_only=True):
@@ -216,10 +222,6 @@ class PodEngine(Engine[S]):
     @abc.abstractmethod
     def claim(self, kind: Literal["data", "checkpoints"], source: str, target: str) -> Claim:
         """Return the claim of `--data CLAIM[/PATH]:DST`, or of `--checkpoints`. Raises `UsageError`."""
-
-    @abc.abstractmethod
-    def mount_path(self, claim: Claim, number: int, workspace: str) -> str:
-        """Return where a pod mounts the claim with this number."""
 
     @abc.abstractmethod
     def script(self, job: PodJob, resources: Resources, settings: S, template: str = "") -> str:

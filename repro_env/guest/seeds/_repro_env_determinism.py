@@ -65,10 +65,8 @@ class _Alerts:
         """Count an alert, and return True to ignore its warning: without the hooks there would be none."""
         name = operation(text) if "determinis" in text else ""
         if name:
-            try:
+            with seeds.Attempt("operation"):
                 _count(name, *callers.user_line())
-            except Exception as error:
-                seeds.note_problem("operation", error)
         return bool(name)
 
 

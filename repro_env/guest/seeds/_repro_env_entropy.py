@@ -65,16 +65,12 @@ def hook_uuid(uuid: Any) -> None:
 
     def uuid1(node: Any = None, clock_seq: Any = None) -> Any:
         value = plain(node, clock_seq)
-        try:
+        with seeds.Attempt("uuid.uuid1"):
             data = draw("uuid.uuid1", sys._getframe(1), value.bytes)
             return value if data == value.bytes else uuid.UUID(bytes=data, version=1)
-        except Exception as error:
-            seeds.note_problem("uuid.uuid1", error)
         return value
 
-    uuid1.__qualname__ = "uuid1"
-    uuid1.__module__ = "uuid"
-    uuid1.__doc__ = plain.__doc__
+    seeds.copy_name(uuid1, plain, "uuid", "uuid1")
     uuid.uuid1 = uuid1
 
 

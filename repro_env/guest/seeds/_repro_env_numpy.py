@@ -126,9 +126,7 @@ def hook_legacy(mtrand: Any) -> None:
         plain(seed)
         _State.own = None
 
-    seed.__doc__ = plain.__doc__
-    seed.__module__ = "numpy.random"
-    seed.__qualname__ = "seed"
+    seeds.copy_name(seed, plain, "numpy.random", "seed")
     MT19937.__module__, MT19937.__qualname__ = real.__module__, real.__qualname__
     mtrand._MT19937 = MT19937
     mtrand.seed = seed

@@ -20,18 +20,15 @@ def hook_process(process: Any) -> None:
     plain = process.BaseProcess._bootstrap
 
     def _bootstrap(self: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
+        with seeds.Attempt("child process"):
             become_worker(("process", *self._identity))
             seeds._State.thread = thread()
-        except Exception as error:
-            seeds.note_problem("child process", error)
         try:
             return plain(self, *args, **kwargs)
         finally:
             seeds.at_exit()  # a forked child ends with os._exit
 
-    _bootstrap.__qualname__ = "BaseProcess._bootstrap"
-    _bootstrap.__module__ = process.__name__
+    seeds.copy_name(_bootstrap, plain, process.__name__, "BaseProcess._bootstrap")
     process.BaseProcess._bootstrap = _bootstrap
 
 
@@ -70,12 +67,10 @@ class _Tasks:
         """The next task. Generators that the script has not seeded are seeded for it."""
         seeds.call_parts("note_unseeded")  # not only at exit: a pool kills its workers
         task = self._queue.get(*args, **kwargs)
-        try:
+        with seeds.Attempt("task"):
             number = self._number(task)
             if number is not None:
                 become_worker((*self._parent, "task", *number), task=True)
-        except Exception as error:
-            seeds.note_problem("task", error)
         return task
 
 
@@ -87,8 +82,7 @@ def _hook_worker(module: Any, name: str, number: Callable[[Any], tuple[int, ...]
             queue = _Tasks(queue, number, seeds._State.worker[:-1])
         return plain(queue, *args, **kwargs)
 
-    worker.__name__ = worker.__qualname__ = name  # spawn imports it by its name
-    worker.__module__ = module.__name__
+    seeds.copy_name(worker, plain, module.__name__, name)  # spawn imports it by its name
     setattr(module, name, worker)
 
 
@@ -132,10 +126,8 @@ class Calls:
         for number, call in enumerate(self.calls, self.first):
             if os.getpid() != self.sender:
                 seeds.call_parts("note_unseeded")
-                try:
+                with seeds.Attempt("call of joblib"):
                     become_worker((*self.parallel, number), task=True)
-                except Exception as error:
-                    seeds.note_problem("call of joblib", error)
             yield call
 
 
@@ -144,15 +136,13 @@ def hook_joblib(module: Any) -> None:
     dispatch, init = module.Parallel._dispatch, module.BatchedCalls.__init__
 
     def _dispatch(self: Any, batch: Any) -> Any:
-        try:
+        with seeds.Attempt("joblib"):
             if type(getattr(self, "_backend", None)).__name__ in ("LokyBackend", "MultiprocessingBackend"):
                 if not self.n_dispatched_tasks:
                     seeds._State.parallel_calls += 1
                     self._repro_env_call = seeds._State.parallel_calls
                 parallel = (*seeds._State.worker, "joblib", self._repro_env_call)
                 batch.items = Calls(batch.items, parallel, self.n_dispatched_tasks)
-        except Exception as error:
-            seeds.note_problem("joblib", error)
         return dispatch(self, batch)
 
     def __init__(self: Any, iterator_slice: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807

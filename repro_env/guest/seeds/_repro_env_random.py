@@ -36,7 +36,6 @@ def hook(random: Any) -> None:
     plain = random.Random.seed
 
     def seed(self: Any, a: Any = None, version: int = 2) -> None:
-        """Initialize internal state from a seed."""
         if a is not None:
             callers.note_seed("python", "random.seed" if self is random._inst else "random.Random", a)
         else:
@@ -59,8 +58,7 @@ def hook(random: Any) -> None:
             _State.own = None
         plain(self, a, version)
 
-    seed.__qualname__ = "Random.seed"
-    seed.__module__ = "random"
+    seeds.copy_name(seed, plain, "random", "Random.seed")
     random.Random.seed = seed
     random.seed = random._inst.seed
     if hasattr(os, "register_at_fork"):
@@ -73,10 +71,8 @@ def hook(random: Any) -> None:
 
 
 def _after_fork(random: Any) -> None:
-    try:
+    with seeds.Attempt("fork"):
         _seed(random)
-    except Exception as error:
-        seeds.note_problem("fork", error)
 
 
 def _seed(random: Any) -> None:

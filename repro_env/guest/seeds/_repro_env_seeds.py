@@ -149,10 +149,8 @@ def _start() -> None:
     if _MODE != "off":
         _sort_listings()
     if _MODE != "off" and (_THREADS_PUT in os.environ or (_THREADS in _INHERITED and not _same_cores())):
-        try:
+        with Attempt("start of threads"):
             part("threads").install()
-        except Exception as error:
-            note_problem("start of threads", error)
     when_imported("torch", _lazy_hook("determinism", "hook"))
     if _MODE != "off":
         when_imported("torch._inductor.config", _lazy_hook("determinism", "hook_inductor"))
@@ -217,10 +215,8 @@ def call_parts(function: str, *args: object) -> None:
     for name in list(_parts):
         method = getattr(_parts[name], function, None)
         if method is not None:
-            try:
+            with Attempt(f"{function} of {name}"):
                 method(*args)
-            except Exception as error:
-                note_problem(f"{function} of {name}", error)
 
 
 def at_exit() -> None:
@@ -234,15 +230,28 @@ def at_exit() -> None:
             _note_once({"problem": f"{name}: imported without the hooks of repro-env"})
     call_parts("finish")
     if _MODE and ("settings" in _parts or (os.getpid() == _State.pid and not _State.worker)):
-        try:
+        with Attempt("end"):
             part("settings").note_effective()
-        except Exception as error:
-            note_problem("end", error)
 
 
 def note_problem(where: str, error: Exception) -> None:
     """Note that a hook failed. The script continues."""
     _note_once({"problem": f"{where}: {type(error).__name__}: {error}"})
+
+
+class Attempt:
+    """A block of a hook: an exception in it becomes a note."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+
+    def __enter__(self) -> None:
+        """Do nothing."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if isinstance(error, Exception):
+            note_problem(self._where, error)
+        return isinstance(error, Exception)
 
 
 def note(facts: dict[str, Any]) -> None:
@@ -291,11 +300,9 @@ class _Watch:
                 continue
             spec = find(name, path, target)
             if spec is not None:
-                try:
+                with Attempt(name):
                     if name in _HOOKS:
                         _wrap_loader(name, spec.loader)
-                except Exception as error:
-                    note_problem(name, error)
                 return spec
         return _find_own(name)
 
@@ -340,13 +347,11 @@ def _run_hooks(name: str, module: ModuleType) -> None:
 
 
 def _run_hook(name: str, hook: Callable[[Any], object], module: ModuleType) -> None:
-    try:
+    with Attempt(name):
         if name not in _imports:
             place = part("callers").user_line()
             _imports[name] = place if place[1] else ("<Python startup>", 0)
         hook(module)
-    except Exception as error:
-        note_problem(name, error)
 
 
 # --- hooks of os
@@ -355,25 +360,21 @@ def _run_hook(name: str, hook: Callable[[Any], object], module: ModuleType) -> N
 def _wrap_entropy(plain: Any, name: str) -> Any:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         value = plain(*args, **kwargs)
-        try:
+        with Attempt("os." + name):
             return part("entropy").draw("os." + name, sys._getframe(1), value)
-        except Exception as error:
-            note_problem("os." + name, error)
         return value
 
-    _copy_name(wrapper, plain, name)
+    copy_name(wrapper, plain, "os", name)
     return wrapper
 
 
 def _wrap_start(plain: Any, name: str) -> Any:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        try:
+        with Attempt("os." + name):
             args, kwargs = part("starts").prepare(name, args, kwargs)
-        except Exception as error:
-            note_problem("os." + name, error)
         return plain(*args, **kwargs)
 
-    _copy_name(wrapper, plain, name)
+    copy_name(wrapper, plain, "os", name)
     return wrapper
 
 
@@ -383,7 +384,7 @@ class _Sorted:
     def __init__(self, plain: Any, name: str, result: str) -> None:
         self._plain = plain
         self._result = result
-        _copy_name(self, plain, name)
+        copy_name(self, plain, "os", name)
 
     def __call__(self, path: Any = None) -> Any:
         return getattr(part("listings"), self._result)(self._plain(path))
@@ -405,10 +406,10 @@ def _sort_listings() -> None:
                     setattr(place, name, replaced)
 
 
-def _copy_name(wrapper: Any, plain: Any, name: str) -> None:
-    wrapper.__name__ = wrapper.__qualname__ = name
-    wrapper.__module__ = "os"
-    wrapper.__doc__ = plain.__doc__
+def copy_name(wrapper: Any, plain: Any, module: str, name: str) -> None:
+    """Give what replaces a function its public name and its documentation."""
+    wrapper.__module__, wrapper.__qualname__, wrapper.__doc__ = module, name, plain.__doc__
+    wrapper.__name__ = name.rpartition(".")[2]
 
 
 class _Opener:
@@ -419,7 +420,7 @@ class _Opener:
 
     def __init__(self, plain: Any) -> None:
         self.__wrapped__ = plain
-        self.__module__, self.__name__, self.__qualname__, self.__doc__ = "io", "open", "open", plain.__doc__
+        copy_name(self, plain, "io", "open")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -450,24 +451,20 @@ def _watch_failures() -> None:
             _note_failure("note", error)
         return plain(*args)
 
-    leave.__module__, leave.__name__, leave.__qualname__, leave.__doc__ = "sys", "exit", "exit", plain.__doc__
+    copy_name(leave, plain, "sys", "exit")
     sys.exit = leave
 
 
 def _note_failure(function: str, error: BaseException) -> None:
     """Pass an exception to the part `failure`."""
-    try:
+    with Attempt("failure"):  # the `filename` of an exception may be of any type
         getattr(part("failure"), function)(error)
-    except Exception as problem:  # the `filename` of an exception may be of any type
-        note_problem("failure", problem)
 
 
 def _before_fork() -> None:
     _State.forks += 1
-    try:
+    with Attempt("fork"):
         part("processes")  # loaded here, so that each child need not load it
-    except Exception as error:
-        note_problem("fork", error)
 
 
 def _after_fork() -> None:
@@ -475,10 +472,8 @@ def _after_fork() -> None:
     call_parts("forget")
     if _State.forks <= _PIDS:
         note({"pid": os.getpid()})
-    try:
+    with Attempt("fork"):
         part("processes").become_worker((*_State.worker, "fork", _State.forks))
-    except Exception as error:
-        note_problem("fork", error)
 
 
 _HOOKS: dict[str, tuple[Callable[[Any], object], ...]] = {

@@ -104,10 +104,8 @@ def _facts() -> Iterator[tuple[str, str]]:
             yield name, os.environ[name]
     yield "cores", str(seeds.cores())
     if "torch" in sys.modules or "numpy" in sys.modules:
-        try:
+        with seeds.Attempt("effective"):  # the other settings are noted anyway
             yield from _library_settings()
-        except Exception as error:  # the other settings are noted anyway
-            seeds.note_problem("effective", error)
 
 
 def _randomization() -> str:
@@ -131,12 +129,10 @@ def hook_distributed(distributed: Any) -> None:
     @wraps(plain)
     def init_process_group(*args: Any, **kwargs: Any) -> Any:
         result = plain(*args, **kwargs)
-        try:
+        with seeds.Attempt("init_process_group"):
             _State.world, _State.world_pid = None, os.getpid()
             seeds.part("parallel").install(sys.modules["torch"])
             _note_world()
-        except Exception as error:
-            seeds.note_problem("init_process_group", error)
         return result
 
     distributed.init_process_group = init_process_group

@@ -56,15 +56,13 @@ def hook_subprocess(subprocess: Any) -> None:
     plain = module.fork_exec
 
     def fork_exec(args: Any, programs: Any, close_fds: Any, fds: Any, cwd: Any, env: Any, *others: Any) -> Any:
-        try:
+        with seeds.Attempt("start of a program"):
             paths = [os.path.join(os.fsencode(cwd or b""), os.fsencode(path)) for path in programs]
             program = next(filter(os.path.exists, paths), paths[0])
             given = os.environb if env is None else dict(pair.split(b"=", 1) for pair in env if b"=" in pair)
             more = _start([program, *args[1:]], given)
             if more:
                 env = [b"%s=%s" % pair for pair in {**given, **more}.items()]
-        except Exception as error:
-            seeds.note_problem("start of a program", error)
         return plain(args, programs, close_fds, fds, cwd, env, *others)
 
     module.fork_exec = fork_exec

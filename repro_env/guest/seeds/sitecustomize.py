@@ -18,10 +18,8 @@ def _install_hooks():
             return
     except Exception:
         return  # the interpreter is older than 3.8, or the directory was removed: a note cannot be written
-    try:
+    with seeds.Attempt("start"):  # a script must not fail because of the hooks
         seeds.install()
-    except Exception as error:  # a script must not fail because of the hooks
-        seeds.note_problem("start", error)
 
 
 def _run_own_sitecustomize():

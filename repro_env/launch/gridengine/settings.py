@@ -17,21 +17,12 @@ class GridEngineSettings(NodeSettings, frozen=True, kw_only=True):
     queue: Annotated[_Name | None, Meta(description="Request this queue. Default: any.")] = None
     project: Annotated[_Name | None, Meta(description="Charge the job to this project. Default: that of the user.")] = None
     parallel_environment: Annotated[
-        _Name,
-        Meta(
-            description="The parallel environment that gives a job several slots of one node, for --cpus and tasks-per-node. Default: smp."
-        ),
+        _Name, Meta(description="The parallel environment with slots of one node, for --cpus and tasks-per-node. Default: smp.")
     ] = "smp"
-    gpu_resource: Annotated[
-        _Name, Meta(description="The resource with which the site counts the GPUs of a job, for --gpus. Default: gpu.")
-    ] = "gpu"
+    gpu_resource: Annotated[_Name, Meta(description="The resource that counts GPUs, for --gpus. Default: gpu.")] = "gpu"
     memory_resource: Annotated[
-        _Name,
-        Meta(
-            description="The resource that --memory requests, divided by the number of slots, such as h_vmem. Default: mem_free."
-        ),
+        _Name, Meta(description="The resource that --memory requests, divided by the slots, such as h_vmem. Default: mem_free.")
     ] = "mem_free"
     show_variables: Annotated[
-        bool,
-        Meta(description="Pass the variables of --env, although `qstat -j` shows their values to all users. Default: false."),
+        bool, Meta(description="Pass the variables of --env, which all users can read (`qstat -j`). Default: false.")
     ] = False

@@ -43,10 +43,6 @@ class KubernetesEngine(PodEngine[KubernetesSettings]):
         """See `PodEngine`."""
         return parse_claim(kind, source, target)
 
-    def mount_path(self, claim: Claim, number: int, workspace: str) -> str:
-        """See `PodEngine`."""
-        return manifest.mount_path(claim, number, workspace)
-
     def script(self, job: PodJob, resources: Resources, settings: KubernetesSettings, template: str = "") -> str:
         """See `PodEngine`. Returns JSON."""
         return manifest.render(job, resources, settings, template)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from repro_env.delivery.targets.jobimage import MAIN, UNPACK
-from repro_env.launch.engine import TEMPLATE, PodJob, Resources, digest_of
+from repro_env.launch.engine import TEMPLATE, PodJob, Resources, digest_of, mount_path
 from repro_env.launch.kubernetes.settings import PRODUCT, KubernetesSettings, shared_claim
 from repro_env.launch.kubernetes.template import merge, parse
 from repro_env.oci import paths
@@ -38,11 +38,6 @@ _KEPT = 7 * 24 * 3600
 _LOGIN = "/.repro-env/login"
 _RUNS = f"{paths.JOB}/runs"
 _MOUNTS = {"tmp": "/tmp", "vartmp": "/var/tmp", "home": paths.JOB_HOME}  # noqa: S108
-
-
-def mount_path(claim: Claim, number: int, workspace: str) -> str:
-    """Return where the pod mounts a claim. What belongs below the source is a symbolic link there (`sandbox.pod`)."""
-    return f"{paths.JOB}-data/{number}" if paths.is_below(claim.target, workspace) else claim.target
 
 
 def render(job: PodJob, resources: Resources, settings: KubernetesSettings, template: str = "") -> str:

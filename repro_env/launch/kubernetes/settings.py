@@ -36,10 +36,7 @@ class KubernetesSettings(Settings, frozen=True, kw_only=True):
     ] = None
     shared: Annotated[
         str | None,
-        Meta(
-            description="Share the run between the --nodes of a job on this PersistentVolumeClaim, CLAIM[/PATH], which all nodes "
-            "can write (ReadWriteMany)."
-        ),
+        Meta(description="Share the run between --nodes on this PersistentVolumeClaim (ReadWriteMany): CLAIM[/PATH]."),
     ] = None
     user: Annotated[
         Literal["caller", "cluster"],

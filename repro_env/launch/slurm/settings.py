@@ -22,7 +22,5 @@ class SlurmSettings(NodeSettings, frozen=True, kw_only=True):
     account: Annotated[_Name | None, Meta(description="Charge the job to this account. Default: that of the cluster.")] = None
     sbatch: Annotated[
         tuple[Option, ...],
-        Meta(
-            description="Pass a long option to sbatch, such as sbatch=--qos=high. Its value has no spaces and quotes. Repeatable."
-        ),
+        Meta(description="Pass a long option to sbatch, such as --qos=high, without spaces and quotes. Repeatable."),
     ] = ()
