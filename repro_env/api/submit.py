@@ -21,7 +21,7 @@ from repro_env.environment.secrets.bundles import SecretSearch
 from repro_env.io.files import FileContents, walk
 from repro_env.launch import engines
 from repro_env.launch import settings as job_settings
-from repro_env.launch.engine import Engine, NodeJob, PodEngine, PodJob, Resources, digest_of, mount_path
+from repro_env.launch.engine import Engine, NodeJob, PodEngine, PodJob, Resources, digest_of
 from repro_env.oci import paths
 from repro_env.runs.lineage.parents import directory_of
 from repro_env.runs.records import ids, records, submissions
@@ -244,7 +244,7 @@ def _plan_pod(options: RunOptions, opened: Opened, words: NodeWords, request: _R
     passed = ("exec", "--gpus", request.gpus, *time, *words(dict.fromkeys(_DECIDED_IN_POD)))
     decided = ["--spec", in_pod, "--runs", f"{paths.JOB}/runs", "--runner", "pod", "--network", "--push", catalog]
     for number, claim in enumerate(claims):
-        decided += [f"--{claim.kind}", f"{mount_path(claim, number, workspace)}:{claim.target}"]
+        decided += [f"--{claim.kind}", f"{PodJob.mount_path(claim, number, workspace)}:{claim.target}"]
     ending = ("--run-id", start.id, "--seed", str(start.seed), "--", *options.command)
     script_name = re.sub(r"[^a-z0-9]+", "-", Path(records.script_of(start.command)).stem.lower()).strip("-")[:40].strip("-")
     job = PodJob(

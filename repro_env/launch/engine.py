@@ -113,10 +113,10 @@ class PodJob(Frozen, frozen=True, kw_only=True):
     uid: int
     gid: int
 
-
-def mount_path(claim: Claim, number: int, workspace: str) -> str:
-    """Return where a pod mounts the claim with this number. What belongs below the source is a symbolic link there (`sandbox.pod`)."""
-    return f"{paths.JOB}-data/{number}" if paths.is_below(claim.target, workspace) else claim.target
+    @staticmethod
+    def mount_path(claim: Claim, number: int, workspace: str) -> str:
+        """Return where a pod mounts the claim with this number. What belongs below the source is a symbolic link there (`sandbox.pod`)."""
+        return f"{paths.JOB}-data/{number}" if paths.is_below(claim.target, workspace) else claim.target
 
 
 class Processes(msgspec.Struct, frozen=True, kw_only=True):

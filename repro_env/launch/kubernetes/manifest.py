@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from repro_env.delivery.targets.jobimage import MAIN, UNPACK
-from repro_env.launch.engine import TEMPLATE, PodJob, Resources, digest_of, mount_path
+from repro_env.launch.engine import TEMPLATE, PodJob, Resources, digest_of
 from repro_env.launch.kubernetes.settings import PRODUCT, KubernetesSettings, shared_claim
 from repro_env.launch.kubernetes.template import merge, parse
 from repro_env.oci import paths
@@ -86,7 +86,11 @@ def _job(job: PodJob, resources: Resources, settings: KubernetesSettings, shared
         inner[-1] = {"name": "shared", "mountPath": paths.JOB_HOME, "subPathExpr": f"{pods}/home-$(RANK)"}
     mounts = [*own, *inner, {"name": "shm", "mountPath": "/dev/shm"}]  # noqa: S108
     for number, claim in enumerate(job.claims):
-        mount = {"name": f"claim-{number}", "mountPath": mount_path(claim, number, job.workspace), "readOnly": claim.read_only}
+        mount = {
+            "name": f"claim-{number}",
+            "mountPath": job.mount_path(claim, number, job.workspace),
+            "readOnly": claim.read_only,
+        }
         mounts.append({**mount, **({"subPath": claim.path} if claim.path else {})})
         source = {"claimName": claim.name, "readOnly": claim.read_only}
         volumes.append({"name": f"claim-{number}", "persistentVolumeClaim": source})

@@ -34,20 +34,20 @@ class Slurm(NodeClient):
         return super().submit(script)
 
     def find_states(self, jobs: Sequence[tuple[Slurm, str]]) -> list[State]:
-        """See `NodeClient`. The accounting is asked for jobs that Slurm forgot, which it does some minutes after their end (MinJobAge)."""
-        asked = {client.directory: job for client, job in jobs}
+        """See `NodeClient`. The accounting is numbers for jobs that Slurm forgot, which it does some minutes after their end (MinJobAge)."""
+        numbers = {client.directory: job for client, job in jobs}
         done = self._ask(
-            "squeue", "--noheader", "--array", "--states=all", f"--jobs={','.join(asked.values())}",
+            "squeue", "--noheader", "--array", "--states=all", f"--jobs={','.join(numbers.values())}",
             f"--Format={','.join(f'{field}:|' for field in FIELDS)}",
         )  # fmt: skip
         if done.code and "Invalid job id" not in self.message(done):  # as of a single job
             raise EngineError(self.message(done), hint="try again later")
-        found = parse_jobs(done.stdout.decode("utf-8", "replace"), asked)
-        if lost := {directory: job for directory, job in asked.items() if directory not in found}:
+        found = parse_jobs(done.stdout.decode("utf-8", "replace"), numbers)
+        if lost := {directory: job for directory, job in numbers.items() if directory not in found}:
             words = ("--noheader", "--parsable2", "--allocations", "--format=JobID,State,ExitCode")
             done = self._ask("sacct", *words, f"--jobs={','.join(lost.values())}")
             found |= parse_accounting(done.stdout.decode("utf-8", "replace"), lost) if not done.code else {}
-        return [explain(found.get(directory, FORGOTTEN), directory) for directory in asked]
+        return [explain(found.get(directory, FORGOTTEN), directory) for directory in numbers]
 
     def largest_array(self) -> int:
         """Return how many tasks an array job can have; 0 if Slurm does not say so. Raises `EngineError`."""
