@@ -52,29 +52,22 @@ def render(
         )
     prefix = dialect.prefix
     site = [line for line in template.splitlines() if not line.startswith((prefix, "#!"))]
-    about = f"The run {job.runs[0][0]}" if len(job.runs) == 1 else f"{len(job.runs)} runs, each with another seed"
+    run_ids, seeds = zip(*job.runs, strict=True)
     body = templates.render(
         "job.sh.j2",
-        about=about,
+        quote=_quote,
+        job=job,
+        dialect=dialect,
+        run_ids=run_ids,
+        seeds=seeds,
         tasks=len(job.runs) > 1,
-        task=dialect.task,
         warns=warns,
-        block=warns and not starter,  # a starter handles its signals itself
-        run_id=job.runs[0][0],
-        seed=job.runs[0][1],
-        run_ids=_quote([run_id for run_id, _ in job.runs]),
-        seeds=_quote([str(seed) for _, seed in job.runs]),
-        jobs=_quote([job.jobs]),
+        starter=tuple(starter),
         stdout=STDOUT,
         stderr=STDERR,
         refused=RunError.exit_code,
-        needed=_quote(job.needed),
-        directory=_quote([job.directory]),
-        store=_quote([job.store]),
         template=digest_of(template),
         template_name=TEMPLATE,
-        command=_quote([*starter, *job.command]),
-        words=_quote(job.words),
     ).decode()
     lines = [f"{prefix} {directive}" for directive in directives]
     text = "\n".join(["#!/bin/bash", *lines, *site, body])

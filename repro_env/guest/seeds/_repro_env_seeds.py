@@ -240,17 +240,18 @@ def note_problem(where: str, error: Exception) -> None:
 
 
 class Attempt:
-    """A block of a hook: an exception in it becomes a note."""
+    """A block of a hook: an exception in it becomes a note, through `note_error` if that is given."""
 
-    def __init__(self, where: str) -> None:
+    def __init__(self, where: str, note_error: Any = None) -> None:
         self._where = where
+        self._note_error = note_error or note_problem
 
     def __enter__(self) -> None:
         """Do nothing."""
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         if isinstance(error, Exception):
-            note_problem(self._where, error)
+            self._note_error(self._where, error)
         return isinstance(error, Exception)
 
 

@@ -150,15 +150,13 @@ class Trace:
 
     def _add_losses(self, losses: Any) -> None:
         """Keep the losses on which `backward` is called."""
-        try:
+        with seeds.Attempt("a loss", self._note_failure):
             for tensor in losses if isinstance(losses, (list, tuple)) else (losses,):
                 self._loss_count += 1
                 if len(self._losses) < _LOSSES:
                     self._losses.append(tensors.loss(tensor))
                 else:
                     self._more += 1
-        except Exception as error:
-            self._note_failure("a loss", error)
 
     def _clear_losses(self) -> None:
         """Clear the losses after a step."""
@@ -167,11 +165,9 @@ class Trace:
 
     def _before_first(self, optimizer: Any) -> None:
         """Record the parameters of a new optimizer and its weights before the first step."""
-        try:
+        with seeds.Attempt("the first step", self._note_failure):
             if not _is_captured(optimizer):
                 self._begin(optimizer)
-        except Exception as error:
-            self._note_failure("the first step", error)
 
     def _begin(self, optimizer: Any) -> None:
         if not self._file.is_created:
@@ -268,7 +264,7 @@ class Trace:
                 seeds.note({"problem": "trace: there were losses but no optimizer steps; compiled steps cannot be traced"})
                 self._loss_count = 0
             return
-        try:
+        with seeds.Attempt("the end", self._note_failure):
             self._flush()
             failed = hasattr(sys, "last_value") or sys.exc_info()[0] not in (None, SystemExit)
             for entry in sorted(self._optimizers.values(), key=lambda entry: entry.number):
@@ -282,8 +278,6 @@ class Trace:
             self._file.write()
             self._file.reset()
             self._loss_count = 0
-        except Exception as error:
-            self._note_failure("the end", error)
 
 
 class Optimizer:

@@ -34,7 +34,7 @@ class Slurm(NodeClient):
         return super().submit(script)
 
     def find_states(self, jobs: Sequence[tuple[Slurm, str]]) -> list[State]:
-        """See `NodeClient`. The accounting is numbers for jobs that Slurm forgot, which it does some minutes after their end (MinJobAge)."""
+        """See `NodeClient`. The accounting is asked for jobs that Slurm forgot, which it does some minutes after their end (MinJobAge)."""
         numbers = {client.directory: job for client, job in jobs}
         done = self._ask(
             "squeue", "--noheader", "--array", "--states=all", f"--jobs={','.join(numbers.values())}",

@@ -112,15 +112,10 @@ class DockerRunner(Runner):
             engine.client.api.start(container_id)
 
         def failure() -> EngineError | None:
-            return (
-                None
-                if _is_running(engine, container_id)
-                else EngineError(
-                    f"the container ended before the command started: {_reason(engine, request)}",
-                    where=engine.address,
-                    hint="use an engine on this machine, or the embedded runner",
-                )
-            )
+            if _is_running(engine, container_id):
+                return None
+            what = f"the container ended before the command started: {_reason(engine, request)}"
+            return EngineError(what, where=engine.address, hint="use an engine on this machine, or the embedded runner")
 
         result = handover.attend(listener, launch, streams, failure)
         means = [f"engine: {engine.facts.product} {engine.facts.version}", *ignored_limits(engine, launch.limits)]
