@@ -203,11 +203,7 @@ def load(name: str, path: str) -> ModuleType:
 
 def _lazy_hook(name: str, function: str) -> Callable[[Any], object]:
     """A hook that loads a part when it is called, and calls this function of the part."""
-
-    def hook(module: Any) -> None:
-        getattr(part(name), function)(module)
-
-    return hook
+    return lambda module: getattr(part(name), function)(module)
 
 
 def call_parts(function: str, *args: object) -> None:
