@@ -203,7 +203,7 @@ def load(name: str, path: str) -> ModuleType:
 
 def _lazy_hook(name: str, function: str) -> Callable[[Any], object]:
     """A hook that loads a part when it is called, and calls this function of the part."""
-    return lambda module: getattr(part(name), function)(module)
+    return lambda module: getattr(part(name), function)(module)  # noqa: PLW0108  or else it would load the part now
 
 
 def call_parts(function: str, *args: object) -> None:
