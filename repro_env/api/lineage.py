@@ -22,7 +22,7 @@ from repro_env.runs.lineage.knownruns import AllRuns, read_all_runs
 from repro_env.runs.lineage.parents import run_containing
 from repro_env.runs.lineage.producers import Producers
 from repro_env.runs.records import checkpointmanifest as manifest
-from repro_env.runs.records import records
+from repro_env.runs.records import ids, records
 from repro_env.runs.records.records import Run, Unreadable
 from repro_env.schema.errors import DataError, RecordError, UsageError, os_errors_as
 from repro_env.schema.progress import SILENT, Tell
@@ -147,11 +147,7 @@ class _Search:
         if word == records.LATEST:
             directory = find_runs_directory(self._given, self._here)
             return records.read(records.find(directory, word))
-        found = [run for run in runs.values() if word in (run.id, run.short, run.directory.name)]
-        if not found and len(word) >= _LEAST:
-            found = [
-                run for run in runs.values() if any(name.startswith(word) for name in (run.short, run.directory.name, run.id))
-            ]
+        found = ids.matching(word, runs.values(), lambda run: (run.id, run.short, run.directory.name), least=_LEAST)
         if len(found) > 1:
             names = ", ".join(sorted(run.short for run in found)[:5])
             what = f"{word!r} matches {len(found)} runs: {names}"

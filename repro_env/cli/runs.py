@@ -12,7 +12,7 @@ import typer
 from repro_env.api import jobs
 from repro_env.api import runs as use_case
 from repro_env.cli import retention, runscompare, runsshare
-from repro_env.cli.ui import messages, page, runpage
+from repro_env.cli.ui import messages, runpage
 from repro_env.cli.ui.options import (
     AllOption,
     RunArgument,
@@ -24,6 +24,7 @@ from repro_env.cli.ui.options import (
     value,
 )
 from repro_env.launch.engine import State
+from repro_env.runs.catalog.part import summary_of
 from repro_env.runs.records import annotation, ids, pulled, records, verdicts
 from repro_env.runs.records.records import Run
 from repro_env.runs.records.submissions import Submitted
@@ -67,13 +68,11 @@ def list_(
     if messages.answer_in_json({"runs": selected, "unreadable": listing.unreadable, "jobs": runpage.jobs(unfinished.values())}):
         return
     if selected or waiting:
-        header = ("ID", "WHEN (UTC)", "COMMAND", "STATE", "TIME", "OUTPUTS")
-        more = ("TAGS",) if any(tags[run.id] != () for run in selected) else ()
         rows: list[tuple[str, ...]] = [
             (*runpage.columns(item.submission.start), _shorten(runpage.before_start(state, item))) for item, state in waiting
         ]
         rows += [_row(run, tags[run.id], unfinished.get(run.id)) for run in selected]
-        page.table(rows, header=(*header, *more)).print()
+        runpage.table(rows).print()
     for damaged in listing.unreadable:
         messages.say.warn(f"cannot be read: {damaged.why}")
     for run in listing.runs:
@@ -240,10 +239,7 @@ def _find(run_id: str, runs: Path | None) -> Path:
 def _row(run: Run, tags: Sequence[str] | None, job: tuple[Submitted, State] | None) -> tuple[str, ...]:
     text = "?" if tags is None else ", ".join(tags)
     ending = run.ending if job is None else runpage.in_queue(run, job[1]) or run.ending
-    if run.end is None:
-        return (*runpage.columns(run.start), ending, "", "", text)
-    outputs = f"{len(run.end.outputs)} ({messages.size(sum(output.size for output in run.end.outputs))})"
-    return (*runpage.columns(run.start), ending, f"{run.end.seconds:.1f} s", outputs, text)
+    return runpage.row(run.id, summary_of(run), ending, text)
 
 
 _COMMANDS: dict[str, Callable[..., None]] = {

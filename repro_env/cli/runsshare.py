@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from repro_env.api import runsshare
-from repro_env.api.runsshare import Failed, ListedRun, Pushed
-from repro_env.cli.ui import messages, page, runpage
+from repro_env.api.runsshare import Failed, Pushed
+from repro_env.cli.ui import messages, runpage
 from repro_env.cli.ui.options import RunsOption, argument, runs_option, value
 from repro_env.runs.records import ids
 from repro_env.schema.messages import plural, shorten
@@ -113,9 +113,7 @@ def list_shared(catalog: str, tags: Sequence[str]) -> None:
     if messages.answer_in_json({"runs": selected, "unreadable": listing.unreadable}):
         return
     if selected:
-        header = ("ID", "WHEN (UTC)", "COMMAND", "STATE", "TIME", "OUTPUTS")
-        more = ("TAGS",) if any(run.tags for run in selected) else ()
-        page.table(map(_row, selected), header=(*header, *more)).print()
+        runpage.table([runpage.row(run.id, run.summary, run.ending, ", ".join(run.tags)) for run in selected]).print()
     for damaged in listing.unreadable:
         messages.say.warn(f"cannot be used: {damaged.why}")
     if selected:
@@ -124,18 +122,6 @@ def list_shared(catalog: str, tags: Sequence[str]) -> None:
         messages.say(
             f"no runs{' with these tags' * bool(tags)} in {listing.catalog}; next: repro-env runs push {shlex.quote(catalog)}"
         )
-
-
-def _row(run: ListedRun) -> tuple[str, ...]:
-    summary = run.summary
-    return (
-        run.short,
-        *runpage.start_columns(summary.started, summary.command),
-        run.ending,
-        "" if summary.seconds is None else f"{summary.seconds:.1f} s",
-        "" if summary.seconds is None else f"{summary.outputs} ({messages.size(summary.size)})",
-        ", ".join(run.tags),
-    )
 
 
 def _report_left_out(run: str, left_out: Sequence[str], what: str, hint: str, tell: Tell) -> None:

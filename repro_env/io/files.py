@@ -273,6 +273,13 @@ def sha256_of(path: Path, *, below: Path | None = None) -> str:
     return hasher.hexdigest()
 
 
+def digest_of(path: Path, *, below: Path | None = None) -> str:
+    """Return `sha256:<hex>` of a file; empty if it cannot be read."""
+    with contextlib.suppress(OSError):
+        return f"sha256:{sha256_of(path, below=below)}"
+    return ""
+
+
 def chunks_of(path: Path, *, below: Path | None = None) -> Iterator[bytes]:
     """Yield the bytes of a file; its holes are not read. Raises `OSError` as `open_regular`, and as `Patience.check`."""
     with os.fdopen(open_regular(path, below=below), "rb", buffering=0) as file:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 
-from repro_env.cli.ui import messages
+from repro_env.cli.ui import messages, page
 from repro_env.cli.ui.page import Page
 from repro_env.launch.engine import State
+from repro_env.runs.catalog.part import Summary
 from repro_env.runs.records import annotation, ids
 from repro_env.runs.records.annotation import Annotation
 from repro_env.runs.records.notes import MORE_VALUES
@@ -80,6 +81,20 @@ def head(run: Run, tags: Sequence[str] | None, queue: str = "") -> Iterator[str]
 def columns(start: Start) -> tuple[str, str, str]:
     """The short ID, the start and the shortened command of a run, for tables."""
     return ids.short(start.id), *start_columns(start.started, start.command)
+
+
+def row(run_id: str, summary: Summary, ending: str, tags: str) -> tuple[str, ...]:
+    """A row of `table`."""
+    about = ("", "")
+    if summary.seconds is not None:
+        about = (f"{summary.seconds:.1f} s", f"{summary.outputs} ({messages.size(summary.size)})")
+    return (ids.short(run_id), *start_columns(summary.started, summary.command), ending, *about, tags)
+
+
+def table(rows: Sequence[tuple[str, ...]]) -> Page:
+    """The table of runs, and of jobs that have not started. The last column is missing if no run has a tag."""
+    header = ("ID", "WHEN (UTC)", "COMMAND", "STATE", "TIME", "OUTPUTS", "TAGS")
+    return page.table(rows, header=header if any(any(row[6:]) for row in rows) else header[:6])
 
 
 def start_columns(started: str, words: Sequence[str]) -> tuple[str, str]:
@@ -199,9 +214,9 @@ def _end(end: End, most: int | None) -> Iterator[str]:
     if end.metrics:
         yield f"metrics   {len(end.metrics)} in {plural(len({metric.file for metric in end.metrics}), 'file')}"
         rows = [_metric(metric) for metric in end.metrics]
-        page = Page(most=most)
-        page.table(rows, header=("NAME", "LAST", "MIN", "MAX", "VALUES", "FILE"))
-        yield from page.lines
+        metrics = Page(most=most)
+        metrics.table(rows, header=("NAME", "LAST", "MIN", "MAX", "VALUES", "FILE"))
+        yield from metrics.lines
     yield from (f"not read  {line}" for line in end.unparsed_outputs)
     yield from (f"removed   {path}" for path in end.removed)
     if end.trace:

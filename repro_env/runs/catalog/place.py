@@ -83,12 +83,11 @@ def find(catalog: Catalog, words: Collection[str]) -> list[Tag]:
     runs = {tag.run for tag in tags}
     chosen = set() if words else runs
     for word in words:
-        found = {run for run in runs if word in (run, ids.short(run))}
-        found = found or {run for run in runs if word and (ids.short(run).startswith(word) or run.startswith(word))}
+        found = ids.matching(word, runs, lambda run: (run, ids.short(run)))
         if len(found) != 1:
             what = f"{word!r} matches {len(found)} runs" if found else f"the catalog does not have a run {word!r}"
             raise RecordError(what, where=catalog.name, hint=f"list them with `repro-env runs list --from {catalog.name}`")
-        chosen |= found
+        chosen.update(found)
     return [tag for tag in tags if tag.run in chosen]
 
 

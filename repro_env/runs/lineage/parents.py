@@ -13,7 +13,7 @@ from repro_env.io.files import walk
 from repro_env.runs.lineage.families import EMPTY
 from repro_env.runs.lineage.knownruns import AllRuns, read_all_runs
 from repro_env.runs.records import ids, records
-from repro_env.runs.records.notes import Resumed
+from repro_env.runs.records.checkpointmanifest import CheckpointParent
 from repro_env.runs.records.records import Run
 from repro_env.schema import redact
 from repro_env.schema.errors import RecordError, ReproEnvError
@@ -87,7 +87,7 @@ def from_data(data: Sequence[DataFact], mounts: Sequence[Mount], runs: Path, sto
     return tuple(found)
 
 
-def from_checkpoints(checkpoints: Iterable[Resumed], runs: Sequence[Path], run_id: str) -> tuple[Parent, ...]:
+def from_checkpoints(checkpoints: Iterable[CheckpointParent], runs: Sequence[Path], run_id: str) -> tuple[Parent, ...]:
     """Return the runs that wrote the checkpoints from which the run `run_id` resumed, without the run itself.
 
     `runs`: the directories of runs to search for records. The parent has no id if no recorded run wrote the checkpoint.

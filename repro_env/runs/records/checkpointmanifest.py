@@ -31,13 +31,14 @@ class CheckpointFile(msgspec.Struct, frozen=True):
     size: int
 
 
-class Parent(msgspec.Struct, frozen=True):
-    """The checkpoint from which the process resumed."""
+class CheckpointParent(msgspec.Struct, frozen=True):
+    """The checkpoint from which a process resumed, as `repro_env.checkpoint` reported it."""
 
     run: str
-    """Empty if it was not written by a recorded run."""
+    """The id of the run that wrote it; empty if it was not a recorded run."""
     path: str
     sha256: str
+    """The hex digest of its manifest, without a prefix."""
     step: int
 
 
@@ -60,7 +61,7 @@ class Manifest(msgspec.Struct, frozen=True):
     files: dict[str, CheckpointFile]
     """By name in the directory of the checkpoint."""
     epoch: int | None = None
-    parent: Parent | None = None
+    parent: CheckpointParent | None = None
     code: Code = Code()
     data: dict[str, str] = {}
     image: str | None = None

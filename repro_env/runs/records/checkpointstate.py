@@ -7,14 +7,13 @@ shows the files that the run left.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 import msgspec
 
-from repro_env.io.files import Found, read_regular, room, sha256_of, walk
+from repro_env.io.files import Found, digest_of, read_regular, room, sha256_of, walk
 from repro_env.runs.records.files import write_once
 from repro_env.runs.records.records import LARGEST, Run
 from repro_env.schema import codec, redact
@@ -163,7 +162,7 @@ def copy_files(listing: Listing, mounts: Sequence[Mount], to: Path) -> tuple[lis
                 directory.mkdir(parents=True)
             for file in files:
                 original = Path(mount.source, file.path)
-                current = _digest_of(original)
+                current = digest_of(original)
                 if current != file.sha256:
                     problems.append(
                         f"{file.shown} existed before the run and {'has changed since' if current else 'is missing now'}"
@@ -172,7 +171,7 @@ def copy_files(listing: Listing, mounts: Sequence[Mount], to: Path) -> tuple[lis
                 copy = directory / file.path
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 copy_file(original, copy)
-                if _digest_of(copy) != file.sha256:
+                if digest_of(copy) != file.sha256:
                     problems.append(f"{file.shown} changed while it was copied")
             for link in (link for link in listing.links if link.target == mount.target):
                 copy = directory / link.path
@@ -183,13 +182,6 @@ def copy_files(listing: Listing, mounts: Sequence[Mount], to: Path) -> tuple[lis
                 copy.symlink_to(link.to)
         copies.append(msgspec.structs.replace(mount, source=str(directory)))
     return copies, problems
-
-
-def _digest_of(path: Path) -> str:
-    """Return the digest of a file; empty if it cannot be read."""
-    with contextlib.suppress(OSError):
-        return f"sha256:{sha256_of(path)}"
-    return ""
 
 
 def changed_files(before: Listing | None, after: Listing | None) -> dict[str, CheckpointFile]:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+T = TypeVar("T")
 
 SHORT = 8
 
@@ -25,3 +29,10 @@ def uuid7(milliseconds: int, random: bytes) -> str:
 def short(run_id: str) -> str:
     """Return the last eight hex digits of an id, which are all random."""
     return run_id[-SHORT:]
+
+
+def matching(word: str, items: Iterable[T], names: Callable[[T], tuple[str, ...]], *, least: int = 1) -> list[T]:
+    """Return the items with the name `word`, or else those with a name that begins with it. `least`: characters that such a beginning has."""
+    named = [(item, names(item)) for item in items] if word else []
+    exact = [item for item, own in named if word in own]
+    return exact or [item for item, own in named if len(word) >= least and any(name.startswith(word) for name in own)]

@@ -15,6 +15,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from repro_env.io.files import open_regular
+from repro_env.runs.records.checkpointmanifest import CheckpointParent
 from repro_env.schema import redact
 from repro_env.schema.run import Count, Fact, RandomIds, Rank, Seeded
 from repro_env.schema.rundirectory import NOTES_FILE
@@ -34,17 +35,6 @@ _LONGEST = 4096
 _T = TypeVar("_T")
 MORE_VALUES = "and others"
 """The value that stands for all further values. A process may write it as well."""
-
-
-class Resumed(msgspec.Struct, frozen=True):
-    """A checkpoint from which the run resumed, as `repro_env.checkpoint` reported it."""
-
-    run: str
-    """The id of the run that wrote the checkpoint; empty if there was none."""
-    path: str
-    sha256: str
-    """The hex digest of the checkpoint's manifest, without a prefix."""
-    step: int
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -76,7 +66,7 @@ class Notes(msgspec.Struct, frozen=True):
     """Sorted by name. If ranks differ, the value lists all of them: `a (rank 0), b (rank 1)`."""
     ranks: tuple[Rank, ...] = ()
     """Sorted by rank."""
-    resumed: tuple[Resumed, ...] = ()
+    resumed: tuple[CheckpointParent, ...] = ()
     failures: tuple[Failure, ...] = ()
     """At most `_FAILURES`."""
 
@@ -107,7 +97,7 @@ class _Line(msgspec.Struct):
     """With `settings`: whether the user's own program wrote the note, and not an installed program that may have started it."""
     world: Rank | None = None
     rank: str = ""
-    resumed: Resumed | None = None
+    resumed: CheckpointParent | None = None
     failure: Literal["path", "open", "read-only", "module", "program", "host", ""] = ""
     """With `what`."""
 

@@ -381,14 +381,8 @@ def find(runs: Path, word: str) -> Path:
         link = runs / LATEST
         target = runs / link.readlink() if link.is_symlink() else all_runs[0]
         return target if target in all_runs else all_runs[0]
-    matches = [directory for directory in all_runs if word in (directory.name, directory.name[-ids.SHORT :])]
-    if not matches and word:
-        matches = [
-            directory
-            for directory in all_runs
-            if directory.name.startswith(word) or directory.name[-ids.SHORT :].startswith(word)
-        ]
-        matches = matches or [directory for directory in all_runs if _id_of(directory).startswith(word)]
+    matches = ids.matching(word, all_runs, lambda directory: (directory.name, ids.short(directory.name)))
+    matches = matches or ids.matching(word, all_runs, lambda directory: (_id_of(directory),))
     if not matches:
         hint = "list the runs with `repro-env runs list`" if all_runs else "name the directory of the runs with --runs DIR"
         raise RecordError(f"the run {word!r} does not exist", where=str(runs), hint=hint)

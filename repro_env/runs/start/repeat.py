@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import msgspec
 
-from repro_env.io.files import sha256_of
+from repro_env.io.files import digest_of, sha256_of
 from repro_env.runs.records import checkpointstate, ids, records
 from repro_env.runs.records.records import Run
 from repro_env.runs.specsearch import Found, Specs
@@ -132,11 +132,7 @@ def _resumed(run: Run) -> Run | None:
         raise RecordError(f"{name} {why}", where=resumed.directory.name, hint="verify a run that ended by itself")
     for output in resumed.end.outputs:
         path = locate(resumed.files, output.path)
-        try:
-            same = f"sha256:{sha256_of(path, below=resumed.directory)}" == output.sha256
-        except OSError:
-            same = False
-        if not same:
+        if digest_of(path, below=resumed.directory) != output.sha256:
             hint = "restore this file from a copy"
             raise RecordError(f"{name} does not have its recorded output any more", where=str(path), hint=hint)
     return resumed

@@ -9,7 +9,7 @@ import pytest
 from repro_env.runs.lineage import parents
 from repro_env.runs.lineage.knownruns import AllRuns, Written
 from repro_env.runs.records import records
-from repro_env.runs.records.notes import Resumed
+from repro_env.runs.records.checkpointmanifest import CheckpointParent
 from repro_env.schema.errors import RecordError, SpecError
 from repro_env.schema.run import DataFact, Mount, Parent
 from repro_env.store.store import Store
@@ -121,9 +121,9 @@ def test_other_runs_are_read_only_for_data_that_may_be_copies(tmp_path: Path, mo
 
 def test_a_run_that_wrote_the_resumed_checkpoint_is_a_parent(tmp_path: Path) -> None:
     directory = recorded(tmp_path / "there", 1)
-    known = Resumed(run=id_of(directory), path="/w/ckpt/7", sha256="a" * 64, step=7)
-    own = Resumed(run="own", path="x", sha256="", step=1)
-    without_run = Resumed(run="", path="y", sha256="?", step=2)
+    known = CheckpointParent(run=id_of(directory), path="/w/ckpt/7", sha256="a" * 64, step=7)
+    own = CheckpointParent(run="own", path="x", sha256="", step=1)
+    without_run = CheckpointParent(run="", path="y", sha256="?", step=2)
     found = parents.from_checkpoints([known, known, own, without_run], [tmp_path / "none", tmp_path / "there"], "own")
     assert found == (
         Parent(
@@ -131,5 +131,5 @@ def test_a_run_that_wrote_the_resumed_checkpoint_is_a_parent(tmp_path: Path) -> 
         ),
         Parent(id="", record=None, how="resumed", path="y", step=2),
     )
-    unknown = Resumed(run="0" * 28 + "00000001", path="z", sha256="", step=3)
+    unknown = CheckpointParent(run="0" * 28 + "00000001", path="z", sha256="", step=3)
     assert parents.from_checkpoints([unknown], [tmp_path / "there"], "own")[0].record is None

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from repro_env.runs.records import notes as noted
+from repro_env.runs.records.checkpointmanifest import CheckpointParent
 from repro_env.schema.run import Count, Fact, Rank, Seeded
 
 
@@ -49,7 +50,7 @@ def test_each_kind_of_note_is_parsed() -> None:
         Rank(rank=1, size=2, backend="gloo", device="cpu", nodes=2, strategy="DDP", accumulation="4"),
     )
     assert [rank.training for rank in found.ranks] == ["", "DDP, 2 nodes, 4 backward passes per optimizer step"]
-    assert found.resumed == (noted.Resumed(run="x", path="/c/step-3", sha256="ab", step=3),)
+    assert found.resumed == (CheckpointParent(run="x", path="/c/step-3", sha256="ab", step=3),)
 
 
 def test_the_notes_of_processes_that_share_a_run_are_read_in_the_order_of_ranks(tmp_path: Path) -> None:
