@@ -200,16 +200,20 @@ def serve(control: socket.socket) -> bool:
 
 
 def become(command: list[str], cwd: str, env: dict[str, str], umask: int) -> None:
-    """What the installed command has when it starts."""
-    sys.argv = command
-    sys.orig_argv = [sys.executable, *command]
-    os.chdir(cwd)
+    """What the installed command has when it starts. The texts are as the caller's locale decodes bytes."""
+    sys.argv = [os.fsdecode(_bytes(word)) for word in command]
+    sys.orig_argv = [sys.executable, *sys.argv]
+    os.chdir(_bytes(cwd))
     if umask >= 0:
         os.umask(umask)
     os.environ.clear()
-    os.environ.update(env)
+    os.environb.update({_bytes(name): _bytes(value) for name, value in env.items()})
     time.tzset()
     tempfile.tempdir = None
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
 
 
 def main() -> None:

@@ -89,7 +89,7 @@ class Command(exec_command.SimilarCommand):
         finished: dict[int, FinishedRun] = {}
         if options["on"] is not None:
             if options["jobs"] > 1:
-                raise UsageError("-j is for runs on this machine, and cannot be used with --on", hint="leave out -j")
+                raise UsageError(f"-j is for this machine, and cannot be used with --on {options['on']}", hint="leave out -j")
             params = parameters(exec_command.command)
             finished, stopped = submission.run_seeds(options, requested, params, count=options["seeds"])
             if stopped:

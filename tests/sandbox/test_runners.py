@@ -193,7 +193,7 @@ def test_all_runners_give_a_command_the_same_environment_and_outputs(any_runner:
     assert outcome.isolation == {"podman": "docker", "rootless": "docker"}.get(runner, runner)
     assert (result.files, result.answer.removed) == ({"out.txt": "new\n"}, ("old.txt",))
     assert sorted(path.name for path in result.directory.iterdir() if path.suffix != ".log") == ["files"]
-    assert outcome.means[0] == first_means(place)
+    assert outcome.methods[0] == first_means(place)
 
 
 def seeded_hash() -> int:
