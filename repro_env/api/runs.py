@@ -227,7 +227,9 @@ def _leads_out(link: Found) -> bool:
 
 
 def _changed(run: Run, found: Found, output: Output) -> str:
-    """Return why an output differs from its record; empty if it does not."""
+    """Return why an output differs from its record; empty if it does not. A file of another size, which may be huge, is not read."""
+    if found.kind == "file" and found.size != output.size:
+        return "it was changed after the run"
     try:
         same = f"sha256:{sha256_of(locate(run.files, found.path), below=run.directory)}" == output.sha256
     except OSError as error:
