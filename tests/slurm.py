@@ -100,9 +100,17 @@ class Slurm(NamedTuple):
         """Start a job that was queued again, for which Slurm waits two minutes.
 
         slurmd refuses the job (`JobLaunchFailure`) until the credential of its last start has expired: `cred_expire`, 1 second.
+        While the last start is still being completed, Slurm sets the time of the next one again, so this asks until the job starts.
         """
-        time.sleep(3)
-        self.ask("scontrol", "update", f"JobId={job}", "StartTime=now")
+        deadline = time.monotonic() + 60
+        is_waiting = True
+        while is_waiting:
+            assert time.monotonic() < deadline, self.ask("squeue", "--long")
+            time.sleep(3)
+            with contextlib.suppress(subprocess.CalledProcessError):  # it has started since
+                self.ask("scontrol", "update", f"JobId={job}", "StartTime=now")
+            shown = self.ask("scontrol", "--oneliner", "show", "job", job)
+            is_waiting = any(f"JobState={state}" in shown for state in ("PENDING", "COMPLETING"))
 
 
 def _start(command: Sequence[str]) -> subprocess.Popen[bytes]:
