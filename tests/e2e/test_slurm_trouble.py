@@ -145,6 +145,8 @@ def test_the_run_of_a_lost_node_ends_before_the_next_attempt_resumes_it(cluster:
     cluster.slurm.lose(node)
     cluster.slurm.ask("scontrol", "update", f"NodeName={node}", "State=down", "Reason=lost")
     cluster.wait_for(lambda: "Restarts=1" in cluster.ask(job))
+    # An answer that the node gave before it was lost would put it back to service.
+    cluster.slurm.ask("scontrol", "update", f"NodeName={node}", "State=drain", "Reason=lost")
     start_again(cluster, job)
     short = run["start"]["id"][-8:]
     text = f"run {short}, the last attempt of job {job}, is still running on {node}; waiting up to 120 seconds for its end"
