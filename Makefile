@@ -44,7 +44,7 @@ test: trainers ## the whole test suite but the long counts
 # More than half of all tests, in an eighth of the time: they start little but Python.
 QUICK := schema oci io runs compare launch cli environment/python environment/wheels
 
-quick: dev ## the tests that need no engine, no torch and under a minute
+quick: dev ## the tests that need no engine and no torch (about 90 seconds on two cores)
 	$(DEV)/bin/python -m pytest -q -m "not soak and not docker and not slurm and not torch" -n 2 --dist loadfile \
 		--ignore tests/runs/execution $(wildcard tests/test_*.py) $(QUICK:%=tests/%) $(ARGS)
 
