@@ -86,7 +86,9 @@ def look(root: str, entries: "dict[str, list[object]]", skip: "tuple[str, ...]" 
         directories[:] = [
             name
             for name in directories
-            if not left_out(directory == root, name, skip) and not not_in_library(directory, name, True)
+            if not left_out(directory == root, name, skip)
+            and not not_in_library(directory, name, True)
+            and not holds_hooks(os.path.join(directory, name))
         ]
         for name in list(directories):
             path = os.path.join(directory, name)
