@@ -153,7 +153,7 @@ def _stop(server: Server, owner: int) -> None:
 
 
 def serve(control: socket.socket) -> bool:
-    """Fork for each request. True in a fork, which is to be the command; False when there is nobody left to ask."""
+    """Fork for each request. Return True in a fork, which becomes the command; False when the tests have ended."""
     import repro_env
 
     for module in pkgutil.walk_packages(repro_env.__path__, "repro_env."):

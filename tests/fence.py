@@ -155,7 +155,7 @@ def variants(module: str, tree: ast.Module) -> Iterator[tuple[str, int]]:
             sides = [node.left, *node.comparators]
             line, words = node.lineno, {word for side in sides for word in _words(side)}
             names = {ast.unparse(side) for side in sides}
-            # Other kinds than those of a runner have a "docker" too, layers have kinds, and `os.system` is no kind.
+            # Other kinds than those of a runner have a "docker" too, layers have kinds, and `os.system` does not name a kind.
             if any(name == "kind" or name.endswith((".kind", "['kind']")) for name in names):
                 words -= WORDS["runner"] | (WORDS["kind of environment"] if "layer.kind" in names else set())
             else:

@@ -35,7 +35,7 @@ WORDS = {
     "AbsPath": "path", "RelPath": "path", "FilePath": "path", "FromHere": "path", "FileNote": "text",
     "Digest": "sha256", "Timestamp": "time", "Size": "integer", "Seed": "integer", "None": "null",
 }  # fmt: skip
-"""Types of values that are no objects -> the word of the page."""
+"""Types of values that are not objects -> the word of the page."""
 
 
 def commands(found: Any, name: str = "") -> Iterator[tuple[str, Any]]:

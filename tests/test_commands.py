@@ -21,7 +21,7 @@ def test_a_fork_answers_as_the_installed_command(tmp_path: Path, monkeypatch: py
         for words in CALLS
     ]
     commands.run(["--version"], cwd=tmp_path, env=env)
-    assert list(commands._servers.values()) == [None], "the first command with these variables is no fork"
+    assert list(commands._servers.values()) == [None], "the first command with these variables is not a fork"
     forked = [commands.run(words, cwd=tmp_path, env=env) for words in CALLS]
     (server,) = commands._servers.values()
     assert server

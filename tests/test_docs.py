@@ -43,7 +43,7 @@ FILES = (
     "json", "jsonl", "log", "txt", "db", "bin", "yaml", "conf", "ckpt", "pt", "safetensors", "zip", "lock", "cert", "key", "d", "cache",
     "cfg",
 )  # fmt: skip
-"""Suffixes of files of runs, specs and other programs: a name with a dot that ends so is no name of Python."""
+"""Suffixes of files of runs, specs and other programs: a name with a dot that ends like this is not a name of Python."""
 LIBRARIES = (
     "torch", "numpy", "tf", "ffi", "core", "safe", "config", "org", "io.repro-env",
     "model", "loader", "training", "table", "prefix",  # objects in examples
@@ -144,7 +144,7 @@ def names() -> frozenset[tuple[str, ...]]:
 
 
 def problem(span: str) -> str:
-    """What is wrong with a text in backticks; empty if nothing is, or if it is no name."""
+    """What is wrong with a text in backticks; empty if it is right, or if it does not name anything."""
     if any(fnmatch.fnmatchcase(span, pattern) for pattern in EXAMPLES):
         return ""
     first = span.split(maxsplit=1)[0]

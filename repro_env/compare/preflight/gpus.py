@@ -47,7 +47,7 @@ def check_gpus(captured: Captured, machine: Machine) -> Iterator[Check]:
         result = check_of(
             _DRIVER, f"ROCm, driver {captured.host.amdgpu or 'unknown'}", f"driver {machine.host.amdgpu or 'unknown'}"
         )
-        driver = result("unknown", "", "there are no rules for ROCm")
+        driver = result("unknown", "", "repro-env has no rules for ROCm")
     elif has_cuda:
         why = "the spec does not name the version of CUDA, which is only recorded for torch"
         result = check_of(_DRIVER, "CUDA of unknown version", f"driver {machine.host.nvidia or 'unknown'}")

@@ -55,7 +55,7 @@ def read_end(
         system_randomness=notes.system_randomness,
         random_ids=notes.random_ids,
         random_ids_incomplete=notes.random_ids_incomplete,
-        machine=_collect_process_facts(launch, outcome, notes.pids),
+        machine=_collect_process_facts(launch, start, notes.pids),
         operations=notes.operations,
         settings=notes.settings,
         ranks=notes.ranks,
@@ -70,11 +70,11 @@ def read_end(
     )
 
 
-def _collect_process_facts(launch: Launch, outcome: Outcome, pids: Sequence[int]) -> MachineFacts:
+def _collect_process_facts(launch: Launch, start: Start, pids: Sequence[int]) -> MachineFacts:
     """Return the PIDs of the command, and what it saw of its machine and user."""
     values = values_of(launch.env)
     host, user = launch.hostname, launch.user.name
-    if outcome.isolation == "none":
+    if not start.traits.is_isolated:
         host, user = os.uname().nodename, _login_name()
     return MachineFacts(
         host=fingerprints.digest_of_name(host),

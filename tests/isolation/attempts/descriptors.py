@@ -108,7 +108,7 @@ for _fd, _name in enumerate(("stdin", "stdout", "stderr")):
 def overwrite_what_stdin_reads() -> Optional[str]:
     """With `exec ... < file` the file is open for reading, and can be opened for writing through /proc."""
     if not stat.S_ISREG(os.fstat(0).st_mode):
-        raise Absent("stdin is no file")
+        raise Absent("stdin is not a file")
     fd = os.open("/proc/self/fd/0", os.O_WRONLY)
     os.pwrite(fd, b"probe", 0)
     raise Sent("wrote to the file that is stdin")
@@ -117,14 +117,14 @@ def overwrite_what_stdin_reads() -> Optional[str]:
 @attempt("descriptors")
 def read_what_stderr_held_before() -> Optional[str]:
     if not stat.S_ISREG(os.fstat(2).st_mode):
-        raise Absent("stderr is no file")
+        raise Absent("stderr is not a file")
     return secret_in(read("/proc/self/fd/2"), "the file that is stderr")
 
 
 @attempt("descriptors")
 def overwrite_what_stderr_held_before() -> Optional[str]:
     if not stat.S_ISREG(os.fstat(2).st_mode):
-        raise Absent("stderr is no file")
+        raise Absent("stderr is not a file")
     fcntl.fcntl(2, fcntl.F_SETFL, fcntl.fcntl(2, fcntl.F_GETFL) & ~os.O_APPEND)
     try:
         os.pwrite(2, b"probe", 0)

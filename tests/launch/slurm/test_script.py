@@ -168,7 +168,7 @@ def test_a_time_limit_that_is_not_longer_than_the_warning_is_refused(
     time: int, arguments: tuple[str, ...], is_refused: bool
 ) -> None:
     resources = Resources(seconds=time)
-    render(JOB, resources, sbatch=arguments)  # without requeue there is no warning
+    render(JOB, resources, sbatch=arguments)  # a job that is not queued again gets no warning
     with pytest.raises(UsageError, match="must be longer than the warning") if is_refused else contextlib.nullcontext():
         render(JOB, resources, sbatch=arguments, requeue=True)
 
