@@ -35,16 +35,16 @@ def test_a_successful_run_prints_at_most_four_additional_lines(small: parts.Proj
         assert detail not in normal.err
 
 
-def test_a_command_in_a_pipe_starts_without_rich(small: parts.Project) -> None:
-    """And `exec` on a machine without GPUs reads no NVML. -X importtime prints every import of the first process."""
+def test_a_command_in_a_pipe_imports_only_what_it_uses(small: parts.Project) -> None:
+    """No rich; and for `exec` on a machine without GPUs and jobs, no NVML and no registry. -X importtime prints every import."""
     for words in (["exec", "python", "-c", ""], ["runs", "list"], ["doctor", "repro"]):
         command = [sys.executable, "-X", "importtime", "-m", "repro_env", *words]
         done = subprocess.run(
             command, cwd=small.directory, env=parts.environ(small.store), capture_output=True, text=True, check=True
         )
-        imported = set(re.findall(r"\| +([a-z_]+)", done.stderr))
-        assert "repro_env" in imported
-        assert not imported & {"pynvml", "rich"}, words
+        imported = set(re.findall(r"\| +([a-z_.]+)$", done.stderr, re.MULTILINE))
+        assert "repro_env.cli.app" in imported
+        assert not imported & {"email", "packaging", "pynvml", "repro_env.registry", "rich"}, words
 
 
 def screen(project: parts.Project, *words: str) -> tuple[str, list[str]]:

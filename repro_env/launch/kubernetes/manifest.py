@@ -12,7 +12,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from repro_env.delivery.targets.jobimage import MAIN, UNPACK
 from repro_env.launch.engine import TEMPLATE, PodJob, Resources, digest_of
 from repro_env.launch.kubernetes.settings import PRODUCT, KubernetesSettings, shared_claim
 from repro_env.launch.kubernetes.template import merge, parse
@@ -57,6 +56,8 @@ def render(job: PodJob, resources: Resources, settings: KubernetesSettings, temp
 
 
 def _job(job: PodJob, resources: Resources, settings: KubernetesSettings, shared: Claim | None, template: str) -> dict[str, Any]:
+    from repro_env.delivery.targets.jobimage import MAIN, UNPACK  # slow to import: every run asks whether it is in a job
+
     _check(job)
     wanted = {
         "cpu": f"{round(resources.cpus * 1000)}m" if resources.cpus else "",
