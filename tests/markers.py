@@ -39,11 +39,12 @@ def markers(function: Any) -> frozenset[str]:
     reached: set[Any] = set()
     waiting = [function]
     while waiting:
-        one = waiting.pop()
-        if one not in reached:
-            reached.add(one)
-            waiting += used(one)
-    words = " ".join(word for one in reached if needs(one) or any(map(needs, used(one))) for word in constants(one))
+        caller = waiting.pop()
+        if caller not in reached:
+            reached.add(caller)
+            waiting += used(caller)
+    callers = (caller for caller in reached if needs(caller) or any(map(needs, used(caller))))
+    words = " ".join(word for caller in callers for word in constants(caller))
     return frozenset(marker for marker, word in WORDS.items() if word.search(words))
 
 
@@ -66,7 +67,7 @@ def used(function: Any) -> tuple[Any, ...]:
             else:
                 found.append(value)
     classes = [value for value in found if inspect.isclass(value) and value.__module__.startswith("tests.")]
-    found += [member.fget if isinstance(member, property) else member for one in classes for member in vars(one).values()]
+    found += [member.fget if isinstance(member, property) else member for owner in classes for member in vars(owner).values()]
     unwrapped = [inspect.unwrap(value) for value in found if callable(value) and not inspect.isclass(value)]
     return tuple(value for value in unwrapped if isinstance(value, FunctionType) and value.__module__.startswith("tests."))
 
