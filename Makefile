@@ -14,7 +14,7 @@ TRAINERS := build/trainers
 TORCH ?= torch==2.13.0+cpu
 # Files of tests at a time: on two cores three more than those, since a test waits a part of its time.
 WORKERS ?= 5
-.PHONY: help demo test quick pythons coverage parts emulated soak lint fence bench pictures reference relock clean tool dev trainers
+.PHONY: help demo test quick pythons coverage parts emulated soak lint fence work bench pictures site reference relock clean tool dev trainers
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,12 +41,14 @@ WITH = REPRO_ENV_TEST_PYTHONS=$(CURDIR)/$(TRAINERS)/bin/python REPRO_ENV_TEST_TR
 test: trainers ## the whole test suite but the long counts
 	$(WITH) $(DEV)/bin/python -m pytest -m "not soak" -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
-# More than half of all tests, in an eighth of the time: they start little but Python.
-QUICK := schema oci io runs compare launch cli environment/python environment/wheels
+# Almost half of all tests, in a fifteenth of the time: they start little but Python.
+# These start pytest again.
+OF_THE_SUITE := tests/test_markers.py tests/test_workers.py
+QUICK := schema oci io runs compare launch cli
 
-quick: dev ## the tests that need no engine and no torch (about 90 seconds on two cores)
+quick: dev ## the tests that need no engine and no torch (under a minute on two cores)
 	$(DEV)/bin/python -m pytest -q -m "not soak and not docker and not slurm and not torch" -n 2 --dist loadfile \
-		--ignore tests/runs/execution $(wildcard tests/test_*.py) $(QUICK:%=tests/%) $(ARGS)
+		--ignore tests/runs/execution $(filter-out $(OF_THE_SUITE),$(wildcard tests/test_*.py)) $(QUICK:%=tests/%) $(ARGS)
 
 # Fast, and most of what may depend on the version of Python: formats, processes, reading of other tools' files.
 PORTABLE := oci schema io runs/records environment/python environment/wheels
@@ -82,6 +84,9 @@ lint: dev ## ruff and mypy --strict
 fence: dev ## count the code and write docs/fence.md; what went up needs ARGS='--reason "..."'
 	@$(DEV)/bin/python -m tests.fence $(ARGS)
 
+work: dev ## count what commands make the machine do and write docs/work.md; what went up needs ARGS='--reason "..."'
+	$(DEV)/bin/python -m tests.work $(ARGS)
+
 bench: dev ## every ratio of benchmarks/README.md, measured here
 	$(DEV)/bin/python benchmarks/all.py $(ARGS)
 
@@ -90,6 +95,11 @@ pictures: dev ## draw docs/pictures from what commands print on a terminal (afte
 
 reference: dev ## write docs/commands.md and docs/records.md from the help texts and the stored types (some seconds)
 	@$(DEV)/bin/python -m tests.reference
+
+# Strict: a link without a target is an error.
+site: dev ## the documents as a site in build/site, which needs no network
+	@$(DEV)/bin/python -m sphinx -q -W --keep-going -b html -c docs . build/site
+	@echo '<!doctype html><title>repro-env</title><meta http-equiv="refresh" content="0; url=docs/index.html">' >build/site/index.html
 
 relock: dev ## write lockfiles/ with pip-tools; pins stay where they fit, but with ARGS=--upgrade
 	@lockfiles/relock.sh $(ARGS)

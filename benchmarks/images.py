@@ -387,7 +387,16 @@ class Bench:
 
     def _docker_build(self) -> float:
         """Seconds from the start of `docker build`, nothing of the result cached, until the engine has the image."""
-        words = [self.docker, "build", "--no-cache", "--network", "none", "--tag", f"{NAME}:theirs", self.home / "context"]
+        words: list[str | Path] = [
+            self.docker,
+            "build",
+            "--no-cache",
+            "--network",
+            "none",
+            "--tag",
+            f"{NAME}:theirs",
+            self.home / "context",
+        ]
         took = parts.run(words, env={**os.environ, "DOCKER_BUILDKIT": "1"})
         self._forget(f"{NAME}:theirs")
         return took
@@ -438,7 +447,7 @@ class Bench:
         parts.run([parts.TOOL, "capture", "--python", directory / ".venv"], env=self._env(self.seed), cwd=directory)
 
     def _install(self, directory: Path, wanted: Iterable[str], *, dependencies: bool = False) -> None:
-        pip = [
+        pip: list[str | Path] = [
             directory / ".venv" / "bin" / "python",
             "-m",
             "pip",

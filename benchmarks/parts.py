@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import platform
+import resource
 import shutil
 import statistics
 import subprocess
@@ -64,6 +65,19 @@ def run(words: Sequence[str | Path], *, env: Mapping[str, str] | None = None, cw
     return took
 
 
+def processor(words: Sequence[str | Path], *, env: Mapping[str, str], cwd: Path = ROOT) -> float:
+    """Seconds of processor time of a process and its children."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    run(words, env=env, cwd=cwd)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def limit(what: str, found: float, most: float, unit: str = "s") -> Row:
+    """A row whose other side is a number that was agreed on."""
+    return Row(what, f"{found:.2f} {unit}", f"{most:g} {unit}", found / most, f"at most {most:g} {unit}", found <= most)
+
+
 def output(words: Sequence[str | Path], *, env: Mapping[str, str], cwd: Path = ROOT) -> str:
     """What a command prints. Its failure ends the benchmark."""
     done = subprocess.run([str(word) for word in words], env=env, cwd=cwd, capture_output=True, text=True, check=False)
@@ -118,7 +132,7 @@ def wide() -> Path:
     fresh(directory).mkdir(parents=True)
     python = directory / ".venv" / "bin" / "python"
     subprocess.run([sys.executable, "-m", "venv", directory / ".venv"], check=True)
-    pip = [python, "-m", "pip", "--disable-pip-version-check", "install", "-qq"]
+    pip: list[str | Path] = [python, "-m", "pip", "--disable-pip-version-check", "install", "-qq"]
     subprocess.run([*pip, "torch==2.13.0"], check=True)
     subprocess.run([*pip, "--no-deps", "--require-hashes", "-r", lock], check=True)
     shutil.copy(ROOT / "examples" / "digits" / "train.py", directory / "train.py")
@@ -149,8 +163,8 @@ def _hash(count: int) -> str:
     return hasher.hexdigest()
 
 
-def peak(words: Sequence[str | Path], *, env: Mapping[str, str], cwd: Path) -> int:
-    """Bytes: the most memory that a command and all its children held at one time (sum of PSS, looked at every 20 ms)."""
+def peak(words: Sequence[str | Path], *, env: Mapping[str, str], cwd: Path, children: bool = True) -> int:
+    """Bytes: the most memory that a command held at one time, with all its children or without (sum of PSS, looked at every 20 ms)."""
     child = subprocess.Popen(
         [str(word) for word in words],
         env=env,
@@ -163,7 +177,7 @@ def peak(words: Sequence[str | Path], *, env: Mapping[str, str], cwd: Path) -> i
 
     def look() -> None:
         while not over.wait(0.02):
-            most[0] = max(most[0], sum(_pss(process) for process in _family(child.pid)))
+            most[0] = max(most[0], sum(map(_pss, _family(child.pid) if children else [child.pid])))
 
     watcher = threading.Thread(target=look)
     watcher.start()

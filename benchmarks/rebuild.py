@@ -4,9 +4,19 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from pathlib import Path
 
 import parts
+
+OLD = parts.BUILD / "rebuild-old"
+
+
+def move_away(path: Path) -> None:
+    """Keep a tree until the end: ext4 without a journal does not reuse inodes that were freed shortly before, and searches long."""
+    OLD.mkdir(parents=True, exist_ok=True)
+    if path.exists():
+        path.rename(OLD / f"{path.name}-{time.monotonic_ns()}")
 
 
 def wheels(directory: Path, store: Path, nowhere: dict[str, str]) -> list[Path]:
@@ -41,8 +51,8 @@ def main(count: int, *, torch: bool) -> list[parts.Row]:
 
     def only_wheels() -> None:
         """The store keeps the wheels alone: every layer and image has to be made."""
-        for part in ("layers", "images"):
-            parts.fresh(store / part)
+        for part in ("layers", "images", "merged"):
+            move_away(store / part)
 
     def ours() -> float:
         hidden = directory / ".venv-hidden"
@@ -56,10 +66,23 @@ def main(count: int, *, torch: bool) -> list[parts.Row]:
     target, cache = parts.BUILD / "uv-target", parts.BUILD / "uv-cache"
 
     def empty() -> None:
-        parts.fresh(target)
-        parts.fresh(cache)
+        move_away(target)
+        move_away(cache)
 
-    install = [uv, "pip", "install", "--quiet", "--offline", "--no-deps", "--no-index", "--python", python, "--target", target]
+    install: list[str | Path] = [
+        uv,
+        "pip",
+        "install",
+        "--quiet",
+        "--compile-bytecode",
+        "--offline",
+        "--no-deps",
+        "--no-index",
+        "--python",
+        python,
+        "--target",
+        target,
+    ]
 
     def theirs() -> float:
         return parts.run([*install, *local], env={**parts.environ(store), "UV_CACHE_DIR": str(cache)})
@@ -73,13 +96,13 @@ def main(count: int, *, torch: bool) -> list[parts.Row]:
     mine, other = sorted(times["ours"])[count // 2], sorted(times["uv"])[count // 2]
     rows = [
         parts.Row(
-            f"rebuild from {len(local)} local wheels, empty store, until the image is ready to run (with base and interpreter),"
-            " against `uv pip install` of the same wheels into an empty directory with an empty cache",
+            f"rebuild from {len(local)} local wheels, empty store, until the image is ready to run (with base, interpreter and bytecode),"
+            " against `uv pip install --compile-bytecode` of the same wheels into an empty directory with an empty cache",
             f"{mine:.2f} s",
             f"{other:.2f} s",
             mine / other,
-            "at most 1.0",
-            mine <= other,
+            "at most 0.9",
+            mine <= 0.9 * other,
         )
     ]
     ours()
@@ -91,6 +114,7 @@ def main(count: int, *, torch: bool) -> list[parts.Row]:
     )
     only_wheels()
     most = parts.peak([parts.TOOL, "rebuild"], env=parts.environ(store), cwd=directory)
+    parts.fresh(OLD)
     what = "peak memory of a rebuild, all processes together" + (", torch in the environment" if torch else "")
     rows.append(parts.Row(what, f"{most / 1e6:.0f} MB", "300 MB", most / 300e6, "under 1.0", most < 300e6))
     return rows

@@ -77,7 +77,7 @@ def sides(directory: Path) -> dict[str, dict[str, str]]:
         "PYTHONPATH": str(HOOKS),
         "PYTHONHASHSEED": "1",
         "REPRO_ENV_SEED": "1",
-        "REPRO_ENV_NOTES": str(directory / "notes.jsonl"),
+        "REPRO_ENV_REPORTS": str(directory / "reports.jsonl"),
         "REPRO_ENV_RANKS": "each",
         "REPRO_ENV_RUN": "benchmark",
     }
@@ -107,7 +107,7 @@ def main(python: str, count: int) -> list[parts.Row]:
             times: dict[str, list[float]] = {side: [] for side in environments}
             for number in range(rounds + 1):
                 for side, env in environments.items():
-                    (directory / "notes.jsonl").unlink(missing_ok=True)
+                    (directory / "reports.jsonl").unlink(missing_ok=True)
                     took = spent(python, script, env)
                     if number:  # the first one compiles
                         times[side].append(took)

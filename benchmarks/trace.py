@@ -118,7 +118,7 @@ def measured(python: Path, kind: str, seconds: int) -> dict[str, list[int]]:
     """Nanoseconds of each step, by its kind."""
     directory = parts.fresh(parts.BUILD / "trace")
     directory.mkdir(parents=True)
-    more = {"PYTHONPATH": str(HOOKS), "REPRO_ENV_SEED": "1", "REPRO_ENV_NOTES": str(directory / "notes")}
+    more = {"PYTHONPATH": str(HOOKS), "REPRO_ENV_SEED": "1", "REPRO_ENV_REPORTS": str(directory / "notes")}
     more |= {"REPRO_ENV_DETERMINISM": "warn", "REPRO_ENV_TRACE": str(directory / "trace")}
     words = [str(python), "-c", LOOP, kind, str(LOOPS[kind]), str(seconds)]
     done = subprocess.run(words, env=parts.environ(more=more), capture_output=True, text=True, check=False)

@@ -49,7 +49,7 @@ def explained(directory: Path) -> tuple[parts.Row, dict[str, object]]:
 
 def probe(directory: Path, count: int) -> parts.Row:
     """The static probe, from the start of its process to its end: interpret, scan, list every file; nothing is hashed."""
-    words = [sys.executable, "-c", PROBE, directory / ".venv" / "bin" / "python"]
+    words: list[str | Path] = [sys.executable, "-c", PROBE, directory / ".venv" / "bin" / "python"]
     found, paths = parts.output(words, env=parts.environ()).split()
     took = parts.median(count, lambda: parts.run(words))
     what = f"the static probe ({found} distributions, {paths} paths listed), its process included, against 1 s"
@@ -79,7 +79,7 @@ def main() -> None:
     parser.add_argument("--rebuild", action="store_true", help="make the image too, once")
     options = parser.parse_args()
     directory = parts.wide()
-    rows = capture.measure(directory, options.count, ", 185 distributions with torch")
+    rows = capture.measure(directory, options.count, "185 distributions with torch", most=12)
     row, counts = explained(directory)
     rows = [row, probe(directory, options.count), *rows, *([rebuild(directory)] if options.rebuild else [])]
     parts.report(rows)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pwd
 import shutil
 import socket
 import subprocess
@@ -86,6 +87,9 @@ class GridEngine(NamedTuple):
             words, env={**os.environ, **self.environ}, capture_output=True, text=True, check=True, timeout=60
         ).stdout
 
+    def queue(self) -> str:
+        return self.ask("qstat", "-f")
+
     def answers(self) -> bool:
         with contextlib.suppress(subprocess.CalledProcessError):
             return bool(self.ask("qconf", "-sh"))
@@ -126,7 +130,14 @@ def gridengine(root: Path) -> Iterator[GridEngine]:
         for each in (first, second):
             each.bind(("", 0))
         ports = [str(each.getsockname()[1]) for each in (first, second)]
-    environ = {"SGE_ROOT": str(root), "SGE_CELL": "default", "SGE_QMASTER_PORT": ports[0], "SGE_EXECD_PORT": ports[1]}
+    home = pwd.getpwuid(os.getuid()).pw_dir  # that of a job, whatever HOME is at its submission
+    environ = {
+        "HOME": home,
+        "SGE_ROOT": str(root),
+        "SGE_CELL": "default",
+        "SGE_QMASTER_PORT": ports[0],
+        "SGE_EXECD_PORT": ports[1],
+    }
     cell = GridEngine(root, hidden, environ)
     for words in (
         ("spoolinit", "classic", "libspoolc", f"{common};{root}/spool", "init"),
@@ -147,7 +158,7 @@ def gridengine(root: Path) -> Iterator[GridEngine]:
         cell.change("-sq", "-Aq", "queue", _QUEUE)
         script = f"mount -t tmpfs none {hidden} && mount --bind {root}/os-release /etc/os-release && exec {_PROGRAMS}/sge_execd"
         daemons.append(_start(cell, "unshare", "--mount", "--propagation", "private", "sh", "-c", script))
-        _wait(cell, daemons, lambda: cell.ask("qstat", "-f").split()[-1].startswith("lx-"))  # then come states, if any
+        _wait(cell, daemons, lambda: cell.queue().split()[-1].startswith("lx-"))  # then come states, if any
         yield cell
     finally:
         with contextlib.suppress(subprocess.CalledProcessError, subprocess.TimeoutExpired):

@@ -1,4 +1,4 @@
-"""`make reference`: write docs/commands.md and docs/records.md from the help texts and from the stored types.
+"""`make reference`: write docs/commands.md, docs/records.md and cli/help.txt from the help texts and from the stored types.
 
 `tests/test_reference.py` compares both files with `pages()`.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from repro_env.cli import app, capture, verify
+from repro_env.cli import app, capture, parser, verify
 from repro_env.cli.exec import SimilarCommand
 from repro_env.cli.ui import options
 from repro_env.launch import engines
@@ -55,7 +55,7 @@ COMMANDS = {
         for option in (*param.opts, *param.secondary_opts)
         if option.startswith("--")
     }
-    for name, command in commands(app.parser(*app.COMMANDS))
+    for name, command in commands(parser.make(*parser.COMMANDS))
 }
 """Each command by its words -> its long options, as the parser knows them."""
 
@@ -79,11 +79,12 @@ def paragraphs(text: str) -> list[str]:
     return lines
 
 
-def usage(param: Any) -> str:
-    """An option as it is typed."""
+def usage(param: Any, value: str | None = None) -> str:
+    """An option as it is typed, with what stands for its value, or with another `value`."""
     if param.param_type_name == "argument":
         return f"`{param.metavar or param.name.upper()}`"
-    value = f" {param.metavar}" if param.metavar and not param.is_flag else ""
+    if value is None:
+        value = f" {param.metavar}" if param.metavar and not param.is_flag else ""
     names = (*param.opts, *param.secondary_opts)
     return ", ".join(f"`{name}{value}`" for name in names if name.startswith("--") or len(names) == 1)
 
@@ -108,11 +109,15 @@ def section(name: str, command: Any, of_exec: Mapping[str, Any], shared: Contain
     """The part of the page about one command."""
     params, more = shown(command), []
     if isinstance(command, SimilarCommand):
-        excluded = ", ".join(usage(param) for key, param in of_exec.items() if key in command.excluded)
+        excluded = ", ".join(usage(param, "") for key, param in of_exec.items() if key in command.excluded)
         more = [f"Options of [`exec`](#exec), except {excluded}.", ""]
         params = [param for param in params if param.name not in of_exec]
-    own = [entry(param) for param in params if entry(param) not in shared]
-    others = ", ".join(usage(param) for param in params if entry(param) in shared)
+    texts: dict[str, list[str]] = {}
+    for param in params:
+        if entry(param) not in shared:
+            texts.setdefault(param.help or "", []).append(usage(param))
+    own = [line(", ".join(names), text) for text, names in texts.items()]
+    others = ", ".join(usage(param, "") for param in params if entry(param) in shared)
     text = paragraphs(command.help or command.short_help or "")
     more += [f"Keys of the JSON object: {keys(JSON[name])}.", ""] if name in JSON else []
     return [f"## {name}", "", *text, *own, *[f"- {others}: [above](#commands)"] * bool(others), "", *more]
@@ -121,26 +126,31 @@ def section(name: str, command: Any, of_exec: Mapping[str, Any], shared: Contain
 def settings() -> list[str]:
     """The settings of each engine, as `--job KEY=VALUE` takes them."""
     lines = ["## Settings of jobs", "", "`--job KEY=VALUE` of [`exec`](#exec) takes these keys.", ""]
+    known: set[str] = set()
     for name in engines.NAMES:
-        lines += [f"### {name}", "", *(line(f"`{key}`", text) for key, text in explain(engines.get(name))), ""]
+        rows = [(f"`{key}`", text) for key, text in explain(engines.get(name))]
+        same = ", ".join(key for key, text in rows if text in known)
+        lines += [f"### {name}", "", *(line(key, text) for key, text in rows if text not in known)]
+        lines += [f"- {same}: [as above](#slurm)" if same else "", ""]
+        known.update(text for _, text in rows)
     return lines
 
 
 def commands_page() -> str:
     """docs/commands.md."""
-    found = dict(commands(app.parser(*app.COMMANDS)))
+    found = dict(commands(parser.make(*parser.COMMANDS)))
     of_exec = {param.name: param for param in shown(found["exec"])}
-    count = Counter(
-        entry(param) for command in found.values() if not isinstance(command, SimilarCommand) for param in shown(command)
-    )
-    shared = [text for text, number in count.items() if number > 2]
+    params = [param for command in found.values() if not isinstance(command, SimilarCommand) for param in shown(command)]
+    count = Counter(entry(param) for param in params)
+    name = {entry(param): usage(param, "") for param in params if count[entry(param)] > 1}
+    meanings = Counter(name.values())
+    shared = [text for text in name if count[text] > 2 or meanings[name[text]] == 1]
     intro = [
         "# Commands",
         "",
         NOTICE.format("the help text"),
         "",
-        "The [reference](reference.md) explains patterns, runners, catalogs and verdicts. Every command has these options (`shell` has",
-        "no `--json`):",
+        "The [reference](reference.md) explains patterns, runners, catalogs and verdicts. Every command but `shell` has `--json`, and all have:",
         "",
         *[entry(param) for param in options.parameters(options.common)],
         "",
@@ -173,7 +183,8 @@ class Types:
     def words(self, node: ast.expr, module: ModuleType) -> str:
         """What a field holds, in words."""
         if isinstance(node, ast.BinOp):
-            return f"{self.words(node.left, module)} or {self.words(node.right, module)}"
+            left, right = self.words(node.left, module), self.words(node.right, module)
+            return f"{left}?" if right == "null" else f"{left} or {right}"
         if isinstance(node, ast.Subscript):
             parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
             name = ast.unparse(node.value)
@@ -183,7 +194,7 @@ class Types:
                 )
                 return ", ".join(values)
             inside = [self.words(part, module) for part in parts if ast.unparse(part) != "..."]
-            return f"object: {inside[0]} -> {inside[1]}" if name == "dict" else f"list of {' and '.join(inside)}"
+            return f"object: {inside[0]} -> {inside[1]}" if name == "dict" else f"{' and '.join(inside)}[]"
         name = ast.unparse(node)
         value = getattr(module, name, None)
         if isinstance(value, type) and issubclass(value, Frozen):
@@ -239,14 +250,25 @@ def exit_codes() -> list[str]:
 def records_page() -> str:
     """docs/records.md."""
     intro = ["# Exit codes, records and specs", "", NOTICE.format("the docstring in `repro_env/schema/`"), ""]
+    note = (
+        "In the types below, `[]` is a list, and `?` a value that can be null. A field of which nothing is known, or that an older "
+        "record lacks, is null, empty or 0. Sizes are in bytes."
+    )
     types = Types()
     lines = types.page(("start.json", run.Start), ("end.json", run.End), ("spec.json", spec.Spec))
-    return "\n".join([*intro, *exit_codes(), *lines]).rstrip("\n") + "\n"
+    return "\n".join([*intro, *exit_codes(), note, "", *lines]).rstrip("\n") + "\n"
+
+
+def help_text() -> str:
+    """What the parser prints for `repro-env --help` in 80 columns."""
+    command = parser.make(lists=True)
+    context = command.context_class(command, info_name="repro-env", terminal_width=78)  # Typer leaves two columns free
+    return str(command.get_help(context))
 
 
 def pages() -> dict[Path, str]:
     """The generated documents by path."""
-    return {DOCS / "commands.md": commands_page(), DOCS / "records.md": records_page()}
+    return {DOCS / "commands.md": commands_page(), DOCS / "records.md": records_page(), app.HELP: help_text()}
 
 
 def main() -> None:

@@ -76,6 +76,12 @@ class Slurm(NamedTuple):
             words, env={**os.environ, **self.environ}, capture_output=True, text=True, check=True, timeout=60
         ).stdout
 
+    def queue(self) -> str:
+        return self.ask("squeue", "--long")
+
+    def show(self, job: str) -> str:
+        return self.ask("scontrol", "--oneliner", "show", "job", job)
+
     def lose(self, node: str) -> None:
         """Kill the daemons of a node with SIGKILL. The run goes on there, as on a node that only lost its network."""
         namespace = os.readlink(f"/proc/{self.daemons[node].pid}/ns/uts")  # noqa: PTH115  not a path
@@ -105,11 +111,11 @@ class Slurm(NamedTuple):
         deadline = time.monotonic() + 60
         is_waiting = True
         while is_waiting:
-            assert time.monotonic() < deadline, self.ask("squeue", "--long")
+            assert time.monotonic() < deadline, self.queue()
             time.sleep(3)
             with contextlib.suppress(subprocess.CalledProcessError):  # it has started since
                 self.ask("scontrol", "update", f"JobId={job}", "StartTime=now")
-            shown = self.ask("scontrol", "--oneliner", "show", "job", job)
+            shown = self.show(job)
             is_waiting = any(f"JobState={state}" in shown for state in ("PENDING", "COMPLETING"))
 
 

@@ -1,7 +1,6 @@
 """Every path, command, option, make target and dotted name that a document has in backticks exists, and so do commands in its blocks.
 
-What belongs to the user, to a run or to another program is listed in `EXAMPLES`, `LIBRARIES` and `FOREIGN`: keep these short. A decision
-about what is gone says so in its first lines (`HISTORY`), and is not checked.
+What belongs to the user, to a run or to another program is listed in `EXAMPLES`, `LIBRARIES` and `FOREIGN`: keep these short.
 """
 
 from __future__ import annotations
@@ -23,10 +22,9 @@ from tests.reference import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [*sorted(ROOT.glob("[CRS]*.md")), *sorted((ROOT / "docs").rglob("*.md")), ROOT / "benchmarks" / "README.md"]
-GENERATED = ("commands.md", "records.md", "fence.md")
-MOST_WORDS = 47_500
+GENERATED = ("commands.md", "records.md", "fence.md", "work.md")
+MOST_WORDS = 37_270
 """In all documents that people write, with those of decisions. Raise it only in a commit that says why."""
-HISTORY = re.compile(r"\A# [^\n]*\n+\*\*(?:Replaced by|Describes code that is gone)")
 ROOMS = ("repro_env", "tests", "docs", "examples", "benchmarks", "templates", "lockfiles", ".github", ".ci")
 EXAMPLES = (
     # of a spec and of a run
@@ -36,7 +34,7 @@ EXAMPLES = (
     "../*", "out/*", "test/17", "mlruns/", "_version.py", "bin/*", "lib/python3*",
     "include/site/*", "lib*/python*/*", "uv.toml", "pylock.toml", "results/wide.json",
     # of other programs, registries and formats
-    "conda-meta/*", "pkgs/", "envs/", "nvidia.com/*", "amd.com/*", "HOST/*", "registry.example.com/*", "job.sh",
+    "conda-meta/*", "pkgs/", "envs/", "nvidia.com/*", "amd.com/*", "HOST/*", "registry.example.com/*",
 )  # fmt: skip
 """Patterns of paths that are not in the repository."""
 FILES = (
@@ -166,8 +164,6 @@ def problem(span: str) -> str:
 
 def problems(text: str) -> list[str]:
     """What a document names that does not exist."""
-    if HISTORY.match(text):
-        return []
     found = [(span, problem(span)) for span in dict.fromkeys(spans(text))] + [
         (line, problem_of_command(line)) for line in lines(text)
     ]
@@ -187,7 +183,7 @@ def test_documents_do_not_grow_without_a_reason() -> None:
 
 @pytest.mark.parametrize("decision", sorted((ROOT / "docs" / "decisions").glob("0*.md")), ids=lambda path: path.stem[:4])
 def test_a_decision_is_short(decision: Path) -> None:
-    assert len(decision.read_text().split()) <= 450, "keep what was considered, what was decided and what it costs"
+    assert len(decision.read_text().split()) <= 300, "keep what was considered, what was decided and what it costs"
 
 
 def test_every_exception_is_used() -> None:
@@ -215,7 +211,7 @@ def test_every_exception_is_used() -> None:
         ("`make renamed`", "no such target"),
         ("```console\n$ cd x && repro-env show --renamed   # c\n```", "no option --renamed"),
         ("```console\nA=1 make renamed\n```", "no such target"),
-        ("# T\n\nText.\n\n**Replaced by** 0043: `renamed.py`", "no such path"),
+        ("# T\n\n**Replaced by** 0043: `renamed.py`", "no such path"),
     ],
 )
 def test_a_name_that_does_not_exist_is_found(bad: str, why: str) -> None:
@@ -231,7 +227,6 @@ def test_a_name_that_does_not_exist_is_found(bad: str, why: str) -> None:
         "`repro-env runs\nlist --tag a`, `exec --resume`, `show`, `--runs DIR`, `make`, `make test`, `repro-env exec x.py --anything 1`",
         "`start.json`, `files/`, `../data`, `HOST/NAME`",
         "```console\n$ A=1 repro-env check --all   # c\nrepro-env: error: x\n```",
-        "# T\n\n**Replaced by** [0043](0043-evidence.md). `renamed.py`",
     ],
 )
 def test_a_name_that_exists_is_accepted(good: str) -> None:

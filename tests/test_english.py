@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from tests.sources import MODULES, ROOT, nodes
+
 WORDS = {
     "folders?": "directory",
     "nobody|somebody|anybody": "name who or what",
@@ -64,20 +65,19 @@ KEYS = {
 PATTERN = re.compile(rf"\b({'|'.join(WORDS)})\b", re.IGNORECASE)
 CODE = re.compile(r"`[^`]*`")
 """Names in a text."""
-MODULES = sorted((ROOT / "repro_env").rglob("*.py"))
 DOCUMENTS = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md")))
 
 
 def texts(path: Path) -> Iterator[tuple[int, str]]:
     """The texts of a module with their lines: messages, help and docstrings. A string without a space is a key or a value."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
             yield node.lineno, CODE.sub("", node.value)
 
 
 def fields(path: Path) -> Iterator[tuple[int, str]]:
     """The fields of a module's classes, which are the keys of stored formats."""
-    for owner in ast.walk(ast.parse(path.read_text())):
+    for owner in nodes(path):
         if isinstance(owner, ast.ClassDef):
             yield from ((node.lineno, ast.unparse(node.target)) for node in owner.body if isinstance(node, ast.AnnAssign))
 
@@ -85,7 +85,7 @@ def fields(path: Path) -> Iterator[tuple[int, str]]:
 def names(path: Path) -> Iterator[tuple[int, str]]:
     """The names that a module gives."""
     yield 1, path.stem
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             yield node.lineno, node.name
         elif isinstance(node, ast.arg):

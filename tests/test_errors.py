@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from repro_env.schema import errors
-
-PACKAGE = Path(__file__).parents[1] / "repro_env"
+from tests.sources import MODULES, PACKAGE, nodes
 
 
 def subclasses(kind: type[errors.ReproEnvError]) -> Iterator[type[errors.ReproEnvError]]:
@@ -41,10 +40,10 @@ def test_every_error_class_has_a_sentence_for_the_table_of_exit_codes() -> None:
 def test_all_error_classes_are_in_the_module_errors() -> None:
     """The tests here do not see classes in other modules."""
     names = {kind.__name__ for kind in CLASSES} | {"ReproEnvError"}
-    for path in PACKAGE.rglob("*.py"):
+    for path in MODULES:
         if path.name == "errors.py" and path.parent.name == "schema":
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes(path):
             if isinstance(node, ast.ClassDef):
                 bases = {base.id if isinstance(base, ast.Name) else getattr(base, "attr", "") for base in node.bases}
                 assert not bases & names, f"{path.relative_to(PACKAGE)}:{node.lineno} defines an error class"
@@ -53,8 +52,8 @@ def test_all_error_classes_are_in_the_module_errors() -> None:
 def error_calls() -> Iterator[tuple[str, ast.Call]]:
     """Every call of an error class, or of `os_errors_as` without its class, in the package, with its location."""
     names = {kind.__name__ for kind in CLASSES}
-    for path in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+    for path in MODULES:
+        for node in nodes(path):
             if isinstance(node, ast.Call):
                 name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
                 if name in names:

@@ -8,9 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tests import fence
+from tests import fence, sources
+from tests.sources import PACKAGE
 
-MODULES = sorted(path.relative_to(fence.ROOT / "repro_env").as_posix() for path in (fence.ROOT / "repro_env").rglob("*.py"))
+MODULES = [path.relative_to(PACKAGE).as_posix() for path in sources.MODULES]
+
+
+def nodes(text: str) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(text)))
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +80,7 @@ def run(
     """Docstring."""
     os.remove(path)
 '''
-    assert fence.code_lines(text) == 8
+    assert fence.code_lines(text, nodes(text)) == 8
 
 
 def test_a_name_crosses_a_border_once() -> None:
@@ -86,7 +91,7 @@ def test_a_name_crosses_a_border_once() -> None:
         "api/execute.py": "from repro_env.schema.run import Launch\nfrom pathlib import Path\n",
         "__main__.py": "from repro_env.api import execute\n",
     }
-    names = fence.crossings({module: ast.parse(text) for module, text in trees.items()})
+    names = fence.crossings({module: nodes(text) for module, text in trees.items()})
     assert names == {"repro_env.schema.run.Launch", "repro_env.schema.run.check"}
 
 
@@ -114,16 +119,16 @@ def test_a_name_crosses_a_border_once() -> None:
     ],
 )
 def test_a_place_that_asks_for_a_variant_by_name_is_found(text: str, variant: str) -> None:
-    assert [found for found, _ in fence.variants("runs/start/data.py", ast.parse(text))] == ([variant] if variant else [])
+    assert [found for found, _ in fence.variants("runs/start/data.py", nodes(text))] == ([variant] if variant else [])
 
 
 def test_an_origin_is_asked_for_only_where_a_run_starts() -> None:
-    assert list(fence.variants("store/layers.py", ast.parse("member is None"))) == []
+    assert list(fence.variants("store/layers.py", nodes("member is None"))) == []
 
 
 def test_parameters_count_with_self_and_without_the_variable_ones() -> None:
     text = "def fits(self, a, b, *args, c, d, e, **kwargs): ...\ndef long(self, a, b, /, c, *, d, e, f): ...\n"
-    assert list(fence.long_signatures(ast.parse(text))) == ["long"]
+    assert list(fence.long_signatures(nodes(text))) == ["long"]
 
 
 def _rows(**limits: int) -> dict[str, fence.Row]:

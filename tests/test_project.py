@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -52,6 +54,23 @@ def test_the_wheel_ships_templates_and_what_goes_inside(wheel: Path) -> None:
         assert path.relative_to(ROOT).as_posix() in names
     assert any(name.startswith("repro_env/_templates/") for name in names)
     assert not [name for name in names if name.startswith(("tests/", "examples/", "benchmarks/"))]
+
+
+def test_two_builds_give_the_same_bytes(tmp_path: Path) -> None:
+    """Wherever, whenever and by whom: of the source distribution, and of the wheel that is built from it."""
+    built = []
+    for name, umask, zone in (("a", 0o022, "UTC"), ("b and c", 0o077, "Asia/Tokyo")):
+        for path in tracked():
+            copy = tmp_path / name / path.relative_to(ROOT)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, copy)
+            copy.chmod(0o777 & ~umask if os.access(path, os.X_OK) else 0o666 & ~umask)
+        env = {**os.environ, "TZ": zone, "PYTHONHASHSEED": str(umask)}
+        uv = [str(Path(sys.executable).with_name("uv")), "build", "--quiet", "--offline", "--no-build-isolation"]
+        subprocess.run([*uv, "--python", sys.executable], cwd=tmp_path / name, env=env, umask=umask, check=True)
+        built.append({path.name: path.read_bytes() for path in (tmp_path / name / "dist").iterdir()})
+    assert {name.rpartition(".")[2] for name in built[0]} >= {"whl", "gz"}
+    assert built[0] == built[1]
 
 
 def test_the_wheel_has_the_licence(wheel: Path) -> None:
@@ -144,7 +163,7 @@ import importlib, pkgutil, sys, repro_env
 for module in pkgutil.walk_packages(repro_env.__path__, "repro_env."):
     if not module.name.startswith(("repro_env.guest", "repro_env.checkpoint", "repro_env.__main__")):
         importlib.import_module(module.name)
-print(len(sys.modules), *sys.modules.keys() & {"docker", "pip", "pynvml", "requests", "rich", "yaml"})
+print(len(sys.modules), *sys.modules.keys() & {"docker", "hyperscan", "pip", "pynvml", "requests", "rich", "yaml"})
 """
 
 
@@ -172,13 +191,13 @@ PAGES = {"github.com", "www.apache.org", "opencontainers.org", "peps.python.org"
 SOURCES = {
     "docs.nvidia.com", "developer.nvidia.com", "gitlab.com", "en.wikipedia.org", "unix.stackexchange.com", "blog.zhaowcheng.com",
 }  # fmt: skip
-"""Of rules about machines (`compare/preflight/rules.toml`) and of the pairs that test them."""
+"""Of facts about machines (`compare/preflight/compatibility.toml`) and of the pairs that test them."""
 SERVICES = {
     "hooks.slack.com", "discord.com", "bucket.s3.amazonaws.com", "b.s3.amazonaws.com", "d1.cloudfront.net", "storage.googleapis.com",
     "lab.blob.core.windows.net", "packages.north.org", "conda.north.org", "git.north.org", "api.north.org",
 }  # fmt: skip
 """Of URLs that are secrets, or hold one: planted in tests, never asked. One in a URL of an example host counts as made up."""
-FORMATS = {"in-toto.io", "slsa.dev", "index.docker.io", "www.w3.org", "purl.org", "vega.github.io"}
+FORMATS = {"in-toto.io", "slsa.dev", "index.docker.io", "www.w3.org", "purl.org", "vega.github.io", "json.schemastore.org"}
 """In names that a format prescribes: statement and predicate types, Docker's key for the credentials of its default registry, and
 namespaces of XML and JSON documents."""
 

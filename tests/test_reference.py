@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +11,8 @@ from repro_env.schema import run, spec
 from repro_env.schema.codec import Frozen
 from tests.reference import COMMANDS, DOCS, pages
 
-PAGES = {path.name: text for path, text in pages().items()}
+PATHS = pages()
+PAGES = {path.name: text for path, text in PATHS.items()}
 EVERYWHERE = {"--help", "-h", "--json", "--quiet", "-q", "--verbose", "-v"}
 """On the page once, above the commands."""
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
@@ -21,9 +23,9 @@ def part(command: str) -> str:
     return PAGES["commands.md"].partition(f"\n## {command}\n")[2].partition("\n## ")[0]
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_generated_pages_are_up_to_date(name: str) -> None:
-    assert (DOCS / name).read_text() == PAGES[name], f"docs/{name} differs from the program: run `make reference` and commit it"
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.name)
+def test_generated_pages_are_up_to_date(path: Path) -> None:
+    assert path.read_text() == PATHS[path], f"{path.name} differs from the program: run `make reference` and commit it"
 
 
 @pytest.mark.parametrize("command", COMMANDS)

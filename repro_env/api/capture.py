@@ -13,17 +13,17 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from repro_env.api.arguments import Pairs, absolute_pairs_of
-from repro_env.delivery.documents import dockerfile, files
+from repro_env.delivery.documents import files
 from repro_env.environment import assembly, lock
 from repro_env.environment import code as capturedcode
-from repro_env.environment.bundle import Bundle
-from repro_env.environment.code import CodeRequest
+from repro_env.environment.bundler import Bundler
 from repro_env.environment.live import Request as LockRequest
 from repro_env.environment.lock import LockedEnvironment
 from repro_env.environment.machine import searchedplaces, variables
 from repro_env.environment.python import selection as targets
 from repro_env.environment.python.selection import Target
 from repro_env.environment.secrets.bundles import SecretSearch
+from repro_env.environment.source.request import CodeRequest
 from repro_env.io import machine
 from repro_env.runs.start import sourcedirectory
 from repro_env.sandbox import plan
@@ -97,17 +97,15 @@ def capture(
     code = code.with_imports(locked)
     tell.detail("writing the bundled files")
     blobs = SpecBlobs(request.output / "blobs")
-    bundle = Bundle(blobs, store)
-    bundled_code = code.bundle(bundle)
-    notes = (*bundled_code.notes, *search.notes, *_searched_places(locked, request))
-    spec = assembly.spec(locked, bundle.tree, replace(bundled_code, notes=notes), seed)
+    bundler = Bundler(blobs, store)
+    bundled_code = code.bundle(bundler)
+    remarks = (*bundled_code.remarks, *search.notes, *_searched_places(locked, request))
+    spec = assembly.spec(locked, bundler.tree, replace(bundled_code, remarks=remarks), seed)
     plan.check_mounts(spec, [Mount(kind="data", source=data.path, target=data.path) for data in spec.observed.data])
-    bundle.packages(locked)
+    bundler.packages(locked)
     locked.check_unchanged()
-    facts = {wheel.artifact.sha256: wheel.facts for wheel in locked.wheels}
-    if problem := dockerfile.write(request.output, spec, store, lambda wheel: facts[wheel.sha256]):
+    if problem := files.write(request.output, spec, store, lambda wheel: locked.forms[wheel.key]):
         tell(f"no Dockerfile was written: {problem}; `repro-env rebuild` can still build the image")
-    files.write(request.output, spec)
     blobs.keep_only(spec.bundled)  # remove the blobs of earlier captures
     sourcedirectory.remember(spec, store)
     return CaptureResult(

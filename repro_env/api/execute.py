@@ -14,8 +14,10 @@ import msgspec
 
 from repro_env.api import preflight, rebuild
 from repro_env.compare.environments.drift import check_drift, check_host, check_imports
-from repro_env.compare.preflight.check import facts_of
+from repro_env.compare.preflight.finding import facts_of
 from repro_env.delivery.builder import layers
+from repro_env.io import pyproject
+from repro_env.policy.defaults import POLICY
 from repro_env.runs.execution import bytecode, recording, sharing
 from repro_env.runs.execution.recording import FinishedRun
 from repro_env.runs.records import annotation
@@ -25,13 +27,13 @@ from repro_env.runs.start.inputs import Inputs
 from repro_env.runs.start.origin import Origin, Project
 from repro_env.runs.start.report import announce
 from repro_env.runs.start.repository import Repository
-from repro_env.runs.start.request import RunOptions, mounts_of, variables_of
+from repro_env.runs.start.request import RunOptions
 from repro_env.sandbox import fabric
 from repro_env.sandbox.runner import Runner
 from repro_env.sandbox.runners import runner_class
 from repro_env.schema.progress import SILENT, Tell
 from repro_env.schema.run import Gpus
-from repro_env.specs.argument import Opened, SpecName, current_directory, open_spec
+from repro_env.specs.argument import Opened, SpecName, current_directory, open_spec, project_of
 from repro_env.store.specs.lookup import runs_directory
 from repro_env.store.store import Store
 
@@ -55,7 +57,7 @@ def run(
 ) -> FinishedRun:
     """Run a command and record it. `start`: where it starts from; None for what the options say, which may be a shared run.
 
-    Raises `UsageError`, `DataError`, `DriftError`, `RecordError` for the options; `MachineError` if this machine cannot run the image;
+    Raises `UsageError`, `DataError`, `DriftError`, `RecordError`, `PolicyError` for the options; `MachineError` if this machine cannot run the image;
     `SandboxError`, `RunError`, `CommandMissingError` if the command cannot be started; what a rebuild raises.
     """
     make = functools.partial(prepare, compiles=backend is None, store=store, tell=tell)
@@ -92,10 +94,10 @@ def prepare(
     spec, traits = opened.spec, options.traits
     project = _project(options, opened, store)
     start = start or origin.find(options, project)
-    variables_of(options)  # checks them first
+    options.variables()  # checks them first
     code = sourcedirectory.choose(spec, project.directory, store=store, given=options.source, frozen=options.frozen)
     here = start.working_directory(options, code, project.workspace)
-    mounts = mounts_of(options, spec, here, tell)
+    mounts = options.mounts(spec, here, tell)
     if start.checks_command:
         others = (*(mount.target for mount in mounts), *(item.path for item in spec.observed.data), spec.identity.layout.prefix)
         script.check(options.command, code, here=here, workspace=project.workspace, others=others)
@@ -119,13 +121,22 @@ def prepare(
     if traits.is_live:
         check_imports(spec, source, project.directory, runs=project.runs, store=store)
         check_drift(spec, project.directory, made.launch, store, tell)
+    if start.obeys_policy and options.keeps_record and has_policy(options, opened):
+        from repro_env.api import policy  # slow to import
+
+        policy.require(options, opened, made.start, tell)
     return inputs.complete(made, tell)
+
+
+def has_policy(options: RunOptions, opened: Opened) -> bool:
+    """Whether the project has rules for a run, or the run has exceptions to them. Raises `UsageError` if its file cannot be read."""
+    return bool(options.exceptions or pyproject.read(options.source or project_of(opened), POLICY)[0])
 
 
 def _examine(options: RunOptions, project: Project, *, warns: bool, tell: Tell) -> Gpus:
     """Return the GPUs of the run. Raises `MachineError` if this machine cannot run the image, and prints what may differ."""
     gpus, absence = devices.choose(options, project.spec)
-    checks = preflight.examine(
+    findings = preflight.examine(
         project.spec,
         project.store,
         gpus=gpus.facts,
@@ -133,7 +144,7 @@ def _examine(options: RunOptions, project: Project, *, warns: bool, tell: Tell) 
         runner=options.runner,
         replays_threads=options.determinism != "off",
     )
-    preflight.require(checks, project.directory, here=options.here, tell=tell)
+    preflight.require(findings, project.directory, here=options.here, tell=tell)
     if options.network and options.traits.is_isolated:
         adapters = fabric.look(facts_of(project.spec).packages)
         gpus = msgspec.structs.replace(gpus, nodes=(*gpus.nodes, *adapters.nodes))

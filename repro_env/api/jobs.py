@@ -145,11 +145,14 @@ def last_attempt(runs: Path, run_id: str, job: Job, tell: Tell) -> Run | None:
         time.sleep(_LOOK)
 
 
-def unfinished(runs: Path, recorded: Sequence[Run], environ: Mapping[str, str]) -> dict[str, tuple[Submitted, State]]:
+def unfinished(runs: Path, environ: Mapping[str, str]) -> dict[str, tuple[Submitted, State]]:
     """Return the submitted runs that have not ended, or whose end was an interruption, with the states of their jobs.
 
-    By the ID of the last attempt, or of the submission if the run has not started. `recorded`: the runs in `runs`, newest first.
+    By the ID of the last attempt, or of the submission if the run has not started.
     """
+    if not submissions.listing(runs, ()):  # then nothing asks for the records
+        return {}
+    recorded = records.listing(runs)[0]
     waiting = [item for item in submissions.listing(runs, recorded) if not item.is_finished]
     states = states_of(waiting, environ)
     return {item.runs[-1].id if item.runs else item.id: (item, states[item.id]) for item in waiting}

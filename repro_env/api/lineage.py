@@ -58,7 +58,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     missing: tuple[Path, ...]
     """Runs directories that were removed."""
     unreadable: tuple[Unreadable, ...]
-    notes: tuple[str, ...]
+    remarks: tuple[str, ...]
 
     @property
     def known(self) -> bool:
@@ -90,9 +90,9 @@ class _Search:
         self._given = runs
         self._store = store
         self._tell = tell
-        self._notes: list[str] = []
+        self._remarks: list[str] = []
         self._runs = AllRuns()
-        self._producers = Producers(self._runs, self._notes)
+        self._producers = Producers(self._runs, self._remarks)
 
     def answer(self) -> Answer:
         path, mode = _path(self._here, self._word)
@@ -132,8 +132,8 @@ class _Search:
             raise RecordError(what, where=str(self._given), hint="name a runs directory with --runs DIR, or omit the option")
         first = [directory for directory in (near, self._given, self._default()) if directory is not None]
         self._runs = read_all_runs(first, self._store)
-        self._producers = Producers(self._runs, self._notes)
-        self._notes += self._runs.notes
+        self._producers = Producers(self._runs, self._remarks)
+        self._remarks += self._runs.remarks
 
     def _default(self) -> Path | None:
         try:
@@ -162,7 +162,7 @@ class _Search:
             with self._tell.progress(0, f"hashing {path.name}"):
                 digest = f"sha256:{sha256_of(path)}"
         if digest == families.EMPTY:
-            self._notes.append("the file is empty, so its digest does not identify the run that made it")
+            self._remarks.append("the file is empty, so its digest does not identify the run that made it")
         return self._of_digest(digest, path, size)
 
     def _of_digest(self, digest: str, path: Path | None, size: int | None) -> Answer:
@@ -209,7 +209,7 @@ class _Search:
             looked=runs.looked,
             missing=runs.missing,
             unreadable=runs.unreadable,
-            notes=tuple(dict.fromkeys(self._notes)),
+            remarks=tuple(dict.fromkeys(self._remarks)),
         )
 
 

@@ -1,6 +1,6 @@
-"""The command `repro-env pack`: write a spec's directory, with the files that it needs, to an archive.
+"""The command `repro-env pack`: write a spec's directory, with the files that it needs, to a bundle file.
 
-The archive is a tar by layer rule 2 (`oci.tar`), so the same directory gives the same bytes, and `specs.bundle` reads it
+The bundle file is a tar by layer rule 2 (`oci.tar`), so the same directory gives the same bytes, and `specs.bundle` reads it
 as strictly as a layer.
 """
 
@@ -40,7 +40,7 @@ class Pack(msgspec.Struct, frozen=True, kw_only=True):
     image_id: str
     blobs: int
     complete: bool
-    """Whether the image can be rebuilt from the archive alone, without a download."""
+    """Whether the image can be rebuilt from the bundle file alone, without a download."""
     fetched: int
 
 

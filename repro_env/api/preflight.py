@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
-from repro_env.compare.preflight import check
-from repro_env.compare.preflight.check import Check, Disk, Machine
+from repro_env.compare.preflight import finding
+from repro_env.compare.preflight.finding import Disk, Finding, Machine
 from repro_env.compare.preflight.judge import judge
 from repro_env.delivery.builder import layers
 from repro_env.delivery.builder.layers import Task
@@ -21,19 +20,20 @@ from repro_env.io import files
 from repro_env.io.machine import ARCHITECTURES
 from repro_env.sandbox import gpus as sandbox_gpus
 from repro_env.schema.errors import MachineError
+from repro_env.schema.patterns import lazy
 from repro_env.schema.progress import Tell
 from repro_env.schema.run import GpuFact
 from repro_env.schema.runners import DEFAULT, TRAITS, RunnerName
 from repro_env.schema.spec import Spec
 from repro_env.store.store import Store
 
-_INDEX = re.compile(r"nvidia\.com/gpu=(\d+)")
+_INDEX = lazy(r"nvidia\.com/gpu=(\d+)")
 """The name of a GPU that only a CDI spec lists. `nvidia-ctk` counts as NVML does."""
 
 
-def examine_spec(spec: Spec, store: Store) -> tuple[Check, ...]:
+def examine_spec(spec: Spec, store: Store) -> tuple[Finding, ...]:
     """Judge this machine for a run with the default options. Raises `BuildError`, `RunError`."""
-    if not check.facts_of(spec).gpus:
+    if not finding.facts_of(spec).gpus:
         return examine(spec, store)
     here = sandbox_gpus.look(os.environ)
     return examine(spec, store, gpus=sandbox_gpus.present(here).facts, absence=sandbox_gpus.absence(here))
@@ -47,7 +47,7 @@ def examine(
     absence: str = "",
     runner: RunnerName = DEFAULT,
     replays_threads: bool = True,
-) -> tuple[Check, ...]:
+) -> tuple[Finding, ...]:
     """Judge this machine for a run of the spec. Raises `BuildError` if the spec contradicts itself.
 
     `gpus`: those that the run uses. `absence`: why there are none. `replays_threads`: whether it uses the captured numbers of threads.
@@ -63,7 +63,7 @@ def examine(
         disk=_disk(layers.tasks(spec) if traits.needs_image else [], store),
         replays_threads=replays_threads,
     )
-    return judge(check.facts_of(spec), facts)
+    return judge(finding.facts_of(spec), facts)
 
 
 def _identify(gpu: GpuFact, nvidia: Nvidia) -> Gpu:
@@ -88,18 +88,18 @@ def _disk(tasks: Sequence[Task], store: Store) -> Disk:
     )
 
 
-def require(checks: tuple[Check, ...], spec: Path, *, here: Path, tell: Tell) -> None:
+def require(findings: tuple[Finding, ...], spec: Path, *, here: Path, tell: Tell) -> None:
     """Raise `MachineError` for a check that is blocked, and warn of the worst of the others. `spec`: its directory."""
-    verdict = check.worst(checks)
+    verdict = finding.worst(findings)
     if verdict == "ok":
         return
     name = spec.relative_to(here) if spec.is_relative_to(here) else spec
-    first = next(item for item in checks if item.verdict == verdict)
+    first = next(item for item in findings if item.verdict == verdict)
     if verdict == "blocked":
         raise MachineError(
             f"{first.why} (here: {first.here}; in the spec: {first.captured})",
             where="this machine",
-            hint=f"{first.fix}; `repro-env doctor {name}` shows all checks",
+            hint=f"{first.fix}; `repro-env doctor {name}` shows all findings",
         )
     effect = "numbers may differ from the capture" if verdict == "numerics may differ" else "the run may fail or differ"
     tell.warn(

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from repro_env.api.pack import collect
-from repro_env.api.send import notes
+from repro_env.api.send import remarks
 from repro_env.compare.environments import code
 from repro_env.delivery.builder import layers, remote, sinks
 from repro_env.delivery.builder.remote import SPEC_TYPE, TITLE, Copy
@@ -81,7 +81,7 @@ def push(
     layers.check_platform(opened.spec)
     code.check_unchanged(opened.spec, opened.directory, frozen=frozen, store=store)
     bundles.check_files(opened.directory)
-    for note in notes(opened.spec):
+    for note in remarks(opened.spec):
         tell(note)
     with Registry(to.host) as registry, closing(RegistryOutput(to)) as output:
         image = sinks.send(opened.spec, opened.directory, store, output, tell=tell)

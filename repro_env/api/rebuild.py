@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ import msgspec
 from repro_env.delivery.builder import layers
 from repro_env.io.files import free
 from repro_env.oci import config
-from repro_env.schema.errors import DiskError
+from repro_env.schema.errors import CommandMissingError, DiskError, RunError, SandboxError
 from repro_env.schema.progress import SILENT, Tell
 from repro_env.schema.spec import Spec
 from repro_env.specs.argument import SpecName, open_spec
@@ -35,7 +36,7 @@ class Rebuilt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rebuild(spec: SpecName = None, *, dry_run: bool = False, store: Store | None = None, tell: Tell = SILENT) -> Rebuilt:
-    """Build the image of a spec in the store, and check that it is the captured image.
+    """Build the image of a spec in the store, check that it is the captured image, and compile its modules.
 
     With `dry_run`, only ask the servers whether they have the files that a rebuild downloads, and change nothing.
     Raises `PlatformError`, `ArtifactError`, `NetworkError`, `DiskError`, `BuildError`.
@@ -47,8 +48,10 @@ def rebuild(spec: SpecName = None, *, dry_run: bool = False, store: Store | None
     done = Rebuilt(image_id=opened.spec.expected.image_id, spec_digest=opened.spec.digest, layers=diff_ids, plan=None)
     if present(opened.spec, opened.directory, store):
         return done
-    from repro_env.delivery.builder.build import Build
+    from repro_env.delivery.builder.build import WORKER_BYTES, Build
     from repro_env.delivery.builder.sinks import StoreSink
+    from repro_env.runs.execution import bytecode
+    from repro_env.runs.start.request import RunOptions
 
     build = Build(opened.spec, opened.directory, store, StoreSink(store), source="tree")
     plan = build.plan(ask=dry_run)
@@ -60,8 +63,13 @@ def rebuild(spec: SpecName = None, *, dry_run: bool = False, store: Store | None
         raise DiskError(what, where=str(store.root), hint=hint)
     if dry_run:
         return msgspec.structs.replace(done, plan=plan)
-    build.run(plan, tell, "rebuilding")
+    with bytecode.compiling(opened.spec, store, tell) if plan.write >= WORKER_BYTES else nullcontext():
+        build.run(plan, tell, "rebuilding")
     store.images.add((config.config(opened.spec.identity, diff_ids),))  # its digest is the image ID, which was checked before
+    try:
+        bytecode.of_image(opened.spec, RunOptions(), store=store, tell=tell)
+    except (SandboxError, RunError, CommandMissingError) as error:
+        tell.detail(f"the image's modules will be compiled before its first run: {error}")
     return msgspec.structs.replace(done, plan=plan, fetched=build.sources.received.total, written=build.written.total)
 
 

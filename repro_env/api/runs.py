@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import posixpath
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -14,11 +13,13 @@ from repro_env.api.arguments import absolute
 from repro_env.compare.outputs.comparison import matches
 from repro_env.io.files import Found, open_regular, room, sha256_of, walk
 from repro_env.oci.paths import is_below
-from repro_env.runs.records import annotation, pulled, records, toolfiles
+from repro_env.runs.records import annotation, pulled, records, summary, toolfiles
 from repro_env.runs.records.annotation import Annotation
 from repro_env.runs.records.records import Run, Unreadable
+from repro_env.runs.records.summary import RunLine
 from repro_env.schema.errors import DiskError, RecordError, StoreError, os_errors_as
 from repro_env.schema.messages import shorten
+from repro_env.schema.patterns import lazy
 from repro_env.schema.progress import SILENT, Tell
 from repro_env.schema.run import Output
 from repro_env.schema.rundirectory import OUTSIDE, locate
@@ -27,7 +28,7 @@ from repro_env.store.specs.files import SPEC
 from repro_env.store.specs.lookup import DIRECTORY
 from repro_env.store.store import Store
 
-_CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b\n]*(?:\x07|\x1b\\)")
+_CONTROL = lazy(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b\n]*(?:\x07|\x1b\\)")
 """Escape sequences for colours, cursor movements and window titles (ECMA-48)."""
 
 
@@ -63,13 +64,27 @@ def list_runs(runs: Path | str | None = None, *, tell: Tell = SILENT) -> Listing
     (`store.run_directories`). Raises `RecordError` if it is not a directory.
     """
     runs = find_runs_directory(absolute(runs))
-    if runs.is_dir():
-        try:
-            Store.open().run_directories.add(runs)
-        except (StoreError, DiskError) as error:
-            tell.detail(f"note: the store does not remember this directory of runs, because it cannot be used: {error}")
+    _remember(runs, tell)
     readable, unreadable = records.listing(runs)
     return Listing(tuple(readable), tuple(unreadable))
+
+
+def list_lines(runs: Path, *, tell: Tell = SILENT) -> tuple[list[RunLine], list[Unreadable]]:
+    """Return a line for each run of a directory, newest first, and the unreadable runs. As `list_runs`, but no record is read twice."""
+    store = _remember(runs, tell)
+    return summary.lines(runs, store.facts if store is not None else None)
+
+
+def _remember(runs: Path, tell: Tell) -> Store | None:
+    """Let the store remember a directory of runs. Return the store; None if it cannot be used, or if the directory does not exist."""
+    try:
+        store = Store.open() if runs.is_dir() else None
+        if store is not None:
+            store.run_directories.add(runs)
+    except (StoreError, DiskError) as error:
+        tell.detail(f"note: the store does not remember this directory of runs, because it cannot be used: {error}")
+        return None
+    return store
 
 
 def select_outputs(run: Run, glob: str | None) -> tuple[Found, ...]:

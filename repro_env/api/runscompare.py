@@ -32,6 +32,9 @@ from repro_env.schema.rundirectory import CHECKPOINTS_AFTER, CHECKPOINTS_BEFORE
 from repro_env.specs.argument import current_directory
 from repro_env.store.store import Store
 
+MOST_READ = 200
+"""Outputs that differ and are read, to show what differs in them."""
+
 
 class Compared(msgspec.Struct, frozen=True, kw_only=True):
     left: Run
@@ -42,6 +45,8 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     not_compared: tuple[NotCompared, ...]
     metrics: tuple[MetricPair, ...]
     outputs: Outputs
+    files: tuple[File, ...] = ()
+    """The comparison of outputs whose digests differ, of the first `MOST_READ`."""
     console: tuple[File, ...] = ()
     """The comparison of what the commands printed."""
     steps: divergence.Comparison | None
@@ -67,6 +72,7 @@ def compare_runs(left_name: str, right_name: str, *, runs: Path | str | None = N
     differences += rules.compare_starts(left.start, right.start)
     outputs = Outputs()
     console: tuple[File, ...] = ()
+    files: tuple[File, ...] = ()
     metrics: tuple[MetricPair, ...] = ()
     if left.end is not None and right.end is not None:
         old, new = (results.side(run.directory, run.end, ()) for run in (left, right) if run.end is not None)
@@ -74,6 +80,8 @@ def compare_runs(left_name: str, right_name: str, *, runs: Path | str | None = N
         console = tuple(results.consoles(old, new, results.Globs(), judge))
         checkpoints = _checkpoint_files(left), _checkpoint_files(right)
         outputs = rules.outputs(left.end, right.end, checkpoints, judge.pair_names)
+        differing = [names for names in outputs.pairs if not names.same]
+        files = tuple(results.contents(old, new, differing[:MOST_READ], judge))
         differences += rules.compare_ends(left.end, right.end, outputs)
         metrics = rules.metrics(left.end.metrics, right.end.metrics, outputs)
     for run in (left, right):
@@ -87,6 +95,7 @@ def compare_runs(left_name: str, right_name: str, *, runs: Path | str | None = N
         not_compared=tuple(missing),
         metrics=metrics,
         outputs=outputs,
+        files=files,
         console=console,
         steps=traces.compare_traces(left.directory, right.directory),
     )

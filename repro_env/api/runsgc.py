@@ -182,10 +182,10 @@ def _ancestors(runs: Path, store: Store, tell: Tell) -> dict[str, str]:
     if missing:
         directories = shorten([*map(str, missing)], 1)
         tell.warn(f"note: runs in missing directories may have started from one of these runs: {directories}")
-    notes = known.notes
-    for edge in Producers(known, notes).resume_edges():
+    remarks = known.remarks
+    for edge in Producers(known, remarks).resume_edges():
         found[edge.parent] = f"{known.runs[edge.child].short} resumed from it, according to a checkpoint"
-    for note in notes:
+    for note in remarks:
         tell.warn(f"note: a descendant of these runs may be unknown: {note}")
     return found
 

@@ -17,8 +17,8 @@ from repro_env.api.runs import find_runs_directory
 from repro_env.compare.outputs.comparison import matches
 from repro_env.runs.catalog import contents, place
 from repro_env.runs.catalog.directory import DirectoryCatalog
-from repro_env.runs.catalog.part import Summary
 from repro_env.runs.records import annotation, ids, records
+from repro_env.runs.records.summary import RunLine, Summary, line_of
 from repro_env.schema.errors import ArtifactError, CaptureError, RecordError, ReproEnvError, SpecError, UsageError
 from repro_env.schema.progress import SILENT, Tell
 from repro_env.schema.rundirectory import output_of
@@ -80,6 +80,10 @@ class ListedRun(msgspec.Struct, frozen=True, kw_only=True):
     def ending(self) -> str:
         """How the run ended, in a few words."""
         return "interrupted" if self.summary.outcome is None else records.ending_of(self.summary.outcome)
+
+    def line(self) -> RunLine:
+        """The line of a list."""
+        return line_of(self.id, self.summary, "interrupted" if self.summary.outcome is None else "done", self.ending, self.tags)
 
 
 class SharedListing(msgspec.Struct, frozen=True, kw_only=True):

@@ -88,7 +88,7 @@ def send(
     if target.kind == "registry":
         bundles.check_files(opened.directory)
     if not source:
-        for note in notes(opened.spec):
+        for note in remarks(opened.spec):
             tell(note)
     from repro_env.delivery.builder import build, sinks  # slow to import
 
@@ -112,7 +112,7 @@ def send(
     )
 
 
-def notes(spec: Spec) -> Iterator[str]:
+def remarks(spec: Spec) -> Iterator[str]:
     """Yield what a user must know who starts a container from the image without the source, one line at a time."""
     source, identity = spec.observed.source, spec.identity
     if source is None:

@@ -15,7 +15,7 @@ from repro_env.api.execute import FinishedRun
 from repro_env.compare import sensitivity
 from repro_env.compare.sensitivity import Spread, Value
 from repro_env.io.parallel import call_each
-from repro_env.runs.records.notes import MORE_VALUES
+from repro_env.runs.records.reports import MORE_VALUES
 from repro_env.schema.codec import Frozen
 from repro_env.schema.errors import DataError, RecordError, SourceError, UsageError
 from repro_env.schema.messages import shorten

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,16 +19,16 @@ from repro_env.api import execute
 from repro_env.api.jobs import client_of
 from repro_env.environment.secrets.bundles import SecretSearch
 from repro_env.io.files import FileContents, walk
-from repro_env.launch import engines
 from repro_env.launch import settings as job_settings
 from repro_env.launch.engine import Engine, NodeJob, PodEngine, PodJob, Resources, digest_of
+from repro_env.launch.engines import JobOptions
 from repro_env.oci import paths
 from repro_env.runs.lineage.parents import directory_of
 from repro_env.runs.records import ids, records, submissions
 from repro_env.runs.records.submissions import Submission, Submitted
 from repro_env.runs.start.inputs import Inputs
 from repro_env.runs.start.launcher import no_network
-from repro_env.runs.start.request import RunOptions, pairs_of, variables_of
+from repro_env.runs.start.request import RunOptions, pairs_of
 from repro_env.sandbox import plan as planning
 from repro_env.schema import codec
 from repro_env.schema.errors import DataError, SpecError, UsageError, os_errors_as
@@ -43,25 +43,11 @@ from repro_env.store.store import Store
 if TYPE_CHECKING:
     from repro_env.delivery.targets.jobimage import JobImage
 
-_DECIDED_IN_POD = ("data", "checkpoints", "source", "frozen", "runner", "network", "push")
-"""Options of `exec` that a pod has with another value, or not at all."""
+DECIDED = ("runs", "run_id", "seed", "env", "env_file", "gpus", "seconds")
+"""Options of the run that `exec` on the node has with another value, or not at all."""
+_DECIDED_IN_POD = (*DECIDED, "data", "checkpoints", "source", "frozen", "runner", "network")
 _USER = 1000
 """The user of a pod if the caller is root, which pods never are."""
-
-
-class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user requested for a job, besides the options of the run."""
-
-    engine: str
-    nodes: int = 1
-    settings: tuple[str, ...] = ()
-    """`KEY=VALUE`, as typed."""
-    template: Path | None = None
-    """A file of the site, which the engine merges into the job."""
-    catalog: str | None = None
-    """Where a pod pushes the run; None for the repository of the image."""
-    count: int = 1
-    """How many runs with consecutive seeds, as the tasks of an array job."""
 
 
 class Planned(msgspec.Struct, frozen=True):
@@ -99,23 +85,19 @@ class _Request(msgspec.Struct, frozen=True):
         )
 
 
-NodeWords = Callable[[Mapping[str, Any]], Iterable[str]]
-"""Returns the options of `exec` on the node as words, with changed values of some of them."""
-
-
-def plan(options: RunOptions, opened: Opened, words: NodeWords, job: JobOptions, *, store: Store, tell: Tell) -> Planned:
+def plan(options: RunOptions, opened: Opened, job: JobOptions, *, store: Store, tell: Tell) -> Planned:
     """Check runs that are to be submitted.
 
     Raises as `execute.run`; `EngineError`; and `SpecError` if the image must be in a registry and is not.
     """
     request = _request(options, job)
     plan_job = _plan_pod if isinstance(request.engine, PodEngine) else _plan_node
-    return plan_job(msgspec.structs.replace(options, gpus=None), opened, words, request, store=store, tell=tell)
+    return plan_job(msgspec.structs.replace(options, gpus=None), opened, request, store=store, tell=tell)
 
 
 def _request(options: RunOptions, job: JobOptions) -> _Request:
     """Resolve what a job requests. Raises `UsageError`, `EngineError`."""
-    engine = engines.get(job.engine)
+    engine = job.engine
     defaults, where = job_settings.defaults(engine.name, options.here)
     path = job.template
     if named := defaults.pop("template", None):
@@ -158,7 +140,7 @@ def _check_gpus(request: int | str | None, *, requests_gpus: bool) -> int | str:
     raise UsageError(f"--gpus {request} does not say how many GPUs the job gets", hint=hint)
 
 
-def _plan_node(options: RunOptions, opened: Opened, words: NodeWords, request: _Request, *, store: Store, tell: Tell) -> Planned:
+def _plan_node(options: RunOptions, opened: Opened, request: _Request, *, store: Store, tell: Tell) -> Planned:
     """Plan runs of nodes that share files with this machine."""
     engine, settings, nodes, count = request.engine, request.settings, request.job.nodes, request.job.count
     if not options.traits.starts_in_jobs:
@@ -171,8 +153,11 @@ def _plan_node(options: RunOptions, opened: Opened, words: NodeWords, request: _
         raise no_network(f"{nodes} machines")
     runs = options.runs or opened.runs or runs_directory(opened.directory)
     # `latest` may be another run when the job starts.
-    parents = [str(directory_of(word, runs, options.here)) for word in options.parents]
-    resume = options.resume and str(directory_of(options.resume, runs, options.here))
+    again = msgspec.structs.replace(
+        options,
+        parents=[str(directory_of(word, runs, options.here)) for word in options.parents],
+        resume=options.resume and str(directory_of(options.resume, runs, options.here)),
+    )
     inputs = execute.prepare(options, opened, compiles=False, is_here=False, store=store, tell=tell)
     start = inputs.start
     others = (msgspec.structs.replace(start, id=ids.new(), seed=(start.seed + number) % 2**32) for number in range(1, count))
@@ -180,12 +165,13 @@ def _plan_node(options: RunOptions, opened: Opened, words: NodeWords, request: _
     spec = archive.directory_of(inputs.runs, start.spec_file or "")
     decided = ["--spec", str(spec), "--runs", str(inputs.runs), *_env_words(start)]
     decided += ["--job", "requeue"] if settings.requeues else []
+    decided += ["--push", request.job.catalog] if request.job.catalog else []
     tool = [str(path)] if (path := Path(sys.executable).with_name("repro-env")).is_file() else [sys.executable, "-m", "repro_env"]
     directory = submissions.directory_of(inputs.runs, start.id)
     job = NodeJob(
         runs=tuple((start.id, start.seed) for start in starts),
         name=f"{records.script_of(start.command)}-{ids.short(start.id)}",
-        command=(*tool, "exec", "--gpus", request.gpus, *words({"parent": parents, "resume": resume}), *decided),
+        command=(*tool, "exec", "--gpus", request.gpus, *again.words(DECIDED), *decided),
         words=options.command,
         directory=str(options.here),
         jobs=str(directory.parent),
@@ -200,7 +186,7 @@ def _env_words(start: Start) -> list[str]:
     return [word for name in start.env_names for word in ("--env", name)]
 
 
-def _plan_pod(options: RunOptions, opened: Opened, words: NodeWords, request: _Request, *, store: Store, tell: Tell) -> Planned:
+def _plan_pod(options: RunOptions, opened: Opened, request: _Request, *, store: Store, tell: Tell) -> Planned:
     """Plan a run of pods."""
     from repro_env.delivery.builder import remote  # slow to import, like the next one
     from repro_env.delivery.targets import jobimage
@@ -241,7 +227,7 @@ def _plan_pod(options: RunOptions, opened: Opened, words: NodeWords, request: _R
     image = jobimage.make(spec, copy, contents, start.source.trees, store)
     workspace = planning.workspace_of(spec)
     time = ("--time", f"{options.limits.seconds}s") if options.limits.seconds else ()
-    passed = ("exec", "--gpus", request.gpus, *time, *words(dict.fromkeys(_DECIDED_IN_POD)))
+    passed = ("exec", "--gpus", request.gpus, *time, *options.words(_DECIDED_IN_POD))
     decided = ["--spec", in_pod, "--runs", f"{paths.JOB}/runs", "--runner", "pod", "--network", "--push", catalog]
     for number, claim in enumerate(claims):
         decided += [f"--{claim.kind}", f"{PodJob.mount_path(claim, number, workspace)}:{claim.target}"]
@@ -307,7 +293,7 @@ def submit(planned: Planned, *, prints: bool = False, store: Store, tell: Tell) 
     try:
         written.extend(submissions.write(inputs.runs, submission) for submission in planned.submissions)
         first = Submitted(written[0], planned.submissions[0], "")
-        client = client_of(first, options.environ, variables=variables_of(options))
+        client = client_of(first, options.environ, variables=options.variables())
         job = client.prepare(planned.script) if prints else client.submit(planned.script)
     except BaseException:
         for directory in written:

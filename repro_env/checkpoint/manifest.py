@@ -247,8 +247,8 @@ def changed(name: str, saved: Mapping[str, Any], current: Mapping[str, Any]) -> 
 
 
 def note(opened: Opened) -> None:
-    """Report to the run's record (REPRO_ENV_NOTES) from which checkpoint it resumes."""
-    path = os.environ.get("REPRO_ENV_NOTES")
+    """Report to the run's record (REPRO_ENV_REPORTS) from which checkpoint it resumes."""
+    path = os.environ.get("REPRO_ENV_REPORTS")
     if not path:
         return
     fact = {"run": opened.facts["run"], "path": opened.path, "sha256": opened.sha256, "step": opened.facts["step"]}

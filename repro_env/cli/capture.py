@@ -5,13 +5,15 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from repro_env.api.capture import CaptureResult, capture
 from repro_env.cli.ui import messages
-from repro_env.cli.ui.options import parse_mounts, parse_source, value
+from repro_env.cli.ui.defaults import ConfiguredCommand
+from repro_env.cli.ui.options import parse_mounts, parse_source, shared, value
 from repro_env.environment.machine import variables
 from repro_env.environment.source import exclusions
+from repro_env.environment.source.request import CodeRequest
 from repro_env.environment.source.selection import CAP
 from repro_env.schema.environment import Variables
 from repro_env.schema.messages import plural, shorten
@@ -37,10 +39,8 @@ def command(
     source: Annotated[
         Path, value("DIR", "Capture the code in this directory. Default: the current directory.", parser=parse_source)
     ] = Path(),
-    include: Annotated[
-        list[str] | None, value("GLOB", "Capture these files of the source even if Git ignores them. Repeatable.")
-    ] = None,
-    exclude: Annotated[list[str] | None, value("GLOB", "Leave these files out of the source. Repeatable.")] = None,
+    include: Annotated[list[str] | None, shared(CodeRequest, "include")] = None,
+    exclude: Annotated[list[str] | None, shared(CodeRequest, "exclude")] = None,
     data: Annotated[
         list[str] | None,
         value(
@@ -49,26 +49,24 @@ def command(
             "Repeatable.",
         ),
     ] = None,
-    output: Annotated[Path, value("DIR", "Write the spec and its files to this directory. Default: repro.")] = Path("repro"),
+    output: Annotated[Path, value("DIR", "Write the spec to this directory. Default: repro.", "--output", "-o")] = Path("repro"),
     with_: Annotated[
         list[str] | None,
-        value("PROGRAM", "Add a program, package or directory of this machine, for example git. Repeatable.", "--with"),
+        value("PROGRAM", "Add a program, package or directory of this machine. Repeatable.", "--with"),
     ] = None,
     env: Annotated[
         list[str] | None, value("NAME", "Capture the value of this variable, and set it in every run. Repeatable.")
     ] = None,
     seed: Annotated[int, value("N", "Set the default master seed for runs. Default: 0.", min=0, max=2**32 - 1)] = 0,
-    not_secret: Annotated[
-        list[str] | None, value("GLOB", "Capture these files even if they seem to contain a secret. Repeatable.")
-    ] = None,
+    not_secret: Annotated[list[str] | None, shared(CodeRequest, "not_secret")] = None,
 ) -> None:
-    """Capture a Python environment in a spec, file for file, together with the code and the digests of the data.
+    """Capture a Python environment in a spec, file for file, with the code and the digests of the data.
 
     \b
       repro-env capture                            capture the active environment, and the code in this directory
       repro-env capture --python ENV --with git    capture another environment, and add Git to it
 
-    Files that cannot be downloaded again are bundled with the spec. The capture fails if a file seems to contain a secret.
+    Files that cannot be downloaded again are bundled. The capture fails if a file seems to contain a secret.
     """
     gc.set_threshold(_GARBAGE)
     result = capture(
@@ -89,6 +87,16 @@ def command(
     _say_what_to_commit(result, output)
     where = "" if output == Path("repro") else f" {output}"
     messages.say(f"next: repro-env rebuild{where}, or repro-env show{where} for the complete content")
+
+
+class Command(ConfiguredCommand):
+    """With defaults of the project."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Capture, and print which options are from the project's file."""
+        for text in ctx.params.pop("defaults"):
+            messages.say(f"{text} (from pyproject.toml)")
+        return super().invoke(ctx)
 
 
 def _say_what_to_commit(result: CaptureResult, output: Path) -> None:
@@ -155,7 +163,7 @@ def _print(result: CaptureResult) -> None:
             )
         )
     rows += [("data", f"{data.path}, {plural(data.files, 'file')}, {size(data.size)}") for data in observed.data]
-    rows += [("note", note) for note in (*observed.notes, *_variable_notes(observed.variables))]
+    rows += [("note", note) for note in (*observed.remarks, *_variable_remarks(observed.variables))]
     rows += [("unknown", unknown) for unknown in observed.unknown]
     for label, text in rows:
         messages.result(f"{label:<12}  {text}")
@@ -168,7 +176,7 @@ def _attention(label: str, items: Sequence[str]) -> list[tuple[str, str]]:
     return [*((f"  {label}", item) for item in shown), *more]
 
 
-def _variable_notes(observed: Variables) -> Iterator[str]:
+def _variable_remarks(observed: Variables) -> Iterator[str]:
     """Notes on variables that are set here and not captured."""
     names = sorted(variables.unlisted(observed.named))
     plain = [name for name in names if not variables.is_secret(name)]

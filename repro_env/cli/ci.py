@@ -1,4 +1,4 @@
-"""`repro-env ci`: the steps of a CI job for a captured project, with reports for GitHub Actions."""
+"""`repro-env ci`: the steps of a CI job for a captured project, with reports for GitHub Actions and as JUnit and SARIF files."""
 
 from __future__ import annotations
 
@@ -6,42 +6,27 @@ import contextlib
 import io
 import os
 import shlex
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 import typer
 
+from repro_env.api import policy
 from repro_env.api.doctor import Diagnosis, examine
 from repro_env.cli import app as commands
 from repro_env.cli import exec as exec_command
-from repro_env.cli.ui import github, messages, page
-from repro_env.cli.ui.options import SPEC, flag, value
+from repro_env.cli.ui import cireports, github, messages, page
+from repro_env.cli.ui.cireports import Difference, Report
+from repro_env.cli.ui.options import SPEC, flag, parse_path, value
+from repro_env.io.files import atomic_write
 from repro_env.registry.reference import parse
-from repro_env.schema.errors import ReproEnvError, SandboxError, UsageError
+from repro_env.schema.errors import DiskError, PolicyError, ReproEnvError, SandboxError, UsageError, os_errors_as
 from repro_env.schema.messages import plural
-from repro_env.specs.argument import open_spec
+from repro_env.specs.argument import Opened, open_spec
+from repro_env.store.specs.files import SPEC as SPEC_FILE
 from repro_env.store.store import Store
-
-
-class _Report:
-    """The results of the steps so far."""
-
-    def __init__(self) -> None:
-        self.verdict = "error"
-        """A word for programs."""
-        self.sentence = ""
-        self.advice = ""
-        """What to do next."""
-        self.outputs: dict[str, str] = {}
-        self.steps: list[tuple[str, str]] = []
-        self.rows: list[tuple[str, str, str, str]] = []
-        """For each difference: the name, the captured value, the value now, and the reason."""
-        self.files: dict[str, str] = {}
-        """Name of a row -> path of the file, relative to the repository."""
-
-    def conclude(self, verdict: str, sentence: str, advice: str = "") -> None:
-        self.verdict, self.sentence, self.advice = verdict, sentence, advice
 
 
 def _variable(option: str) -> dict[str, Any]:
@@ -70,37 +55,63 @@ def command(
     push: Annotated[
         str, value("REF", "Push the image, the spec and the bundled files to this registry.", **_variable("PUSH"))
     ] = "",
+    junit: Annotated[
+        Path | None, value("FILE", "Write the steps to FILE in the JUnit format.", parser=parse_path, **_variable("JUNIT"))
+    ] = None,
+    sarif: Annotated[
+        Path | None, value("FILE", "Write the differences to FILE in the SARIF format.", parser=parse_path, **_variable("SARIF"))
+    ] = None,
+    site: Annotated[
+        Path | None,
+        value("DIR", "Write the site of `repro-env report` to DIR.", "--report", parser=parse_path, **_variable("REPORT")),
+    ] = None,
     dry_run: Annotated[
         bool, flag("--dry-run", "Print the digests, the path of the store and a key for caching it; change nothing.")
     ] = False,
 ) -> None:
-    """Compare the checked-out code with the spec and rebuild the image. Optionally run a command, verify the run and push the image.
+    """Compare the checked-out code with the spec and rebuild the image. Optionally run a command, verify the run and push
+    the image.
 
     \b
       repro-env ci
       repro-env ci --exec 'train.py --epochs 1' --verify
       repro-env ci --push REGISTRY/TEAM/NAME:TAG
+      repro-env ci --junit ../junit.xml --sarif ../repro-env.sarif
 
-    The first step that fails ends the job, with the exit code of that step. In GitHub Actions, the result is also written as
-    outputs, annotations and a job summary. Each option can also be set by a variable, for example REPRO_ENV_CI_EXEC for --exec.
+    The first step that fails ends the job, with its exit code. In GitHub Actions, the result is also written as outputs,
+    annotations and a job summary. Each option can also be a variable, such as REPRO_ENV_CI_EXEC.
     """
-    report, json = _Report(), messages.Screen.json
+    report, json, runs = Report(), messages.Screen.json, None
     messages.Screen.json = False  # of `ci`, not of the command of --exec
     with github.pause_commands(os.environ):
         try:
-            context = _parse(exec_, verify=verify)
+            context = parse_exec(exec_, verify=verify)
+            runs = context.params["runs"] if context is not None else None
             if push:
                 parse(push)  # report a wrong REF before the work starts
-            source = _identify(report, spec)
-            code = 0 if dry_run else _job(report, spec, source, context, check=check, verify=verify, push=push)
+            location = _identify(report, spec)
+            code = 0 if dry_run else _job(report, spec, location, context, check=check, verify=verify, push=push)
         except ReproEnvError as error:
             messages.error(error)
             report.conclude("error", str(error), error.hint)
+            if isinstance(error, PolicyError):
+                _add_broken(report, error.broken)
+                report.steps.append(("policy", report.sentence))
             code = error.exit_code
         if not (dry_run or json or report.verdict == "error"):
             _print(report)
     if not dry_run or code:
         _publish(report, code)
+    if site and not dry_run:
+        try:
+            _answer("report", "--json", *([f"--runs={runs}"] if runs else []), "--", str(site))
+        except ReproEnvError as error:
+            messages.error(error)
+            code = code or error.exit_code
+    for file, render in ((junit, cireports.junit), (sarif, cireports.sarif)):
+        if file and not dry_run:
+            with os_errors_as(DiskError, "the report cannot be written", where=file, hint="name a file in an existing directory"):
+                atomic_write(file, render(report, code))
     if path := os.environ.get("GITHUB_OUTPUT"):
         github.append(path, github.outputs(report.outputs))
     if json:
@@ -108,7 +119,7 @@ def command(
     raise typer.Exit(code)
 
 
-def _parse(text: str, *, verify: bool) -> Any:
+def parse_exec(text: str, *, verify: bool) -> Any:
     """The parser's context for the value of --exec; None if it is empty."""
     try:
         words = shlex.split(text)
@@ -123,28 +134,39 @@ def _parse(text: str, *, verify: bool) -> Any:
     raise UsageError(f'--exec does not name a command (got "{text}")', hint="for example: --exec 'train.py --epochs 1'")
 
 
-def _identify(report: _Report, spec: str) -> str | None:
-    """Read the spec, and set the outputs that identify the image and its cache.
-
-    Returns the directory of the checked-out code if the spec is a bundle file or in a registry, else None.
-    """
+def _identify(report: Report, spec: str) -> Opened:
+    """Read the spec, and set the outputs that identify the image and its cache."""
     store = Store.open()
     location = open_spec(spec or None, store=store, tell=messages.say)
     image = location.spec.expected.image_id
+    report.spec = _relative(location.directory / SPEC_FILE)
     report.outputs |= {
         "spec-digest": location.spec.digest,
         "image-id": image,
         "store": str(store.root),
         "cache-key": f"repro-env-{image.removeprefix('sha256:')}",
     }
-    return "." if location.directory.is_relative_to(store.root) else None
+    return location
 
 
-def _job(report: _Report, spec: str, source: str | None, context: Any, *, check: bool, verify: bool, push: str) -> int:
+def _job(report: Report, spec: str, location: Opened, context: Any, *, check: bool, verify: bool, push: str) -> int:
     """Run the steps. Returns the exit code of the first step that fails, else 0."""
     option, argument = ([f"--spec={spec}"], ["--", spec]) if spec else ([], [])
+    # The code of a bundle file, or of a spec in a registry, is what was checked out.
+    source = "." if location.directory.is_relative_to(Store.open().root) else None
+    given, runs = [f"--source={source}"] if source else [], context.params["runs"] if context is not None else None
+    found = policy.find(location, source=Path(source).resolve() if source else None, runs=runs)
+    scope = ["--project"] if context is None else [f"--runs={runs}"] if runs else []
+
+    def judge() -> int:
+        if found is None:
+            return 0
+        return _add_policy(report, *_answer("check", "--policy", "--json", *scope, *given, *argument))
+
+    if context is None and (code := judge()):  # otherwise `exec` does, which may have exceptions
+        return code
     if check:
-        code, answer = _answer("check", "--project", "--json", *([f"--source={source}"] if source else []), *argument)
+        code, answer = _answer("check", "--project", "--json", *given, *argument)
         _add_check(report, answer)
         if code:
             return code
@@ -162,12 +184,17 @@ def _job(report: _Report, spec: str, source: str | None, context: Any, *, check:
         report.steps.append(("exec", f"exit code {code}: {shlex.join(exec_command.words(context))}"))
         report.conclude("ran" if not code else "failed", f"The command ended with exit code {code}.")
         if code:
+            last = policy.last_run(found.runs) if found is not None else None
+            if last is not None and last.end is not None and not last.end.outcome.status:  # the code is that of the policy
+                judge()
             return code
         if verify:
             code, answer = _answer("verify", "--json", *option, *_verify_options(options), "latest")
             _add_verify(report, answer)
             if code:
                 return code
+        if code := judge():
+            return code
     if push:
         answer = _answer("push", "--json", *option, "--", push)[1]
         report.outputs["image-ref"] = answer["image"]
@@ -186,7 +213,7 @@ def _answer(*words: str) -> tuple[int, dict[str, Any]]:
 def _verify_options(options: dict[str, Any]) -> list[str]:
     """The options of `exec` that `verify` needs again, because the record does not contain them."""
     words = [f"--{name.replace('_', '-')}={options[name]}" for name in ("runs", "env_file") if options[name] is not None]
-    words += [f"--env={text}" for text in options["env"] or ()]
+    words += [f"--env={name}" if value is None else f"--env={name}={value}" for name, value in options["env"] or ()]
     return [*words, "--network"] if options["network"] else words
 
 
@@ -201,56 +228,77 @@ def runner(diagnosis: Diagnosis) -> str | None:
     raise SandboxError(f"{finding.name}: {finding.text}", where="this machine", hint=finding.fix)
 
 
-def _add_check(report: _Report, answer: dict[str, Any]) -> None:
+def _add_check(report: Report, answer: dict[str, Any]) -> None:
     """Add the answer of `check` to the report."""
-    root = Path(os.environ.get("GITHUB_WORKSPACE") or Path.cwd()).resolve()
     for difference in answer["differences"]:
-        if not difference["counts"]:
-            continue
-        name = difference["what"]
-        report.rows.append((name, difference["left"], difference["right"], difference["why"]))
-        path = Path(os.path.normpath(Path(answer["source"], name)))
-        if difference["level"] == "source" and path.is_relative_to(root) and os.path.lexists(path):
-            report.files[name] = str(path.relative_to(root))
+        if difference["counts"]:
+            name = difference["what"]
+            file = _relative(Path(answer["source"], name)) if difference["level"] == "source" else ""
+            report.differences.append(Difference("drift", name, difference["left"], difference["right"], difference["why"], file))
     for missing in answer["not_compared"]:
-        report.rows.append((missing["what"], "", "", f"not compared: {missing['why']}"))
-    differences = f"{plural(len(report.rows), 'difference')} from the spec"
+        report.differences.append(Difference("not-compared", missing["what"], why=f"not compared: {missing['why']}"))
+    differences = f"{plural(len(report.differences), 'difference')} from the spec"
     report.steps.append(("check", "unchanged since the capture" if answer["same"] else differences))
     if not answer["same"]:
         advice = "Run `repro-env capture` and commit repro/, or skip the comparison (check: false, or --no-check)."
-        if any(what == "files of the source" for what, *_ in report.rows):
+        if any(difference.name == "files of the source" for difference in report.differences):
             advice += " To list the files that changed, check out the complete history (fetch-depth: 0 of actions/checkout)."
         report.conclude("drifted", f"The code changed since the capture: {differences}.", advice)
 
 
-def _add_verify(report: _Report, answer: dict[str, Any]) -> None:
+def _relative(path: Path) -> str:
+    """The path of an existing file, relative to the repository; empty if it is not in it."""
+    root = Path(os.environ.get("GITHUB_WORKSPACE") or os.environ.get("CI_PROJECT_DIR") or Path.cwd()).resolve()
+    path = Path(os.path.normpath(path))
+    return str(path.relative_to(root)) if path.is_relative_to(root) and os.path.lexists(path) else ""
+
+
+def _add_verify(report: Report, answer: dict[str, Any]) -> None:
     """Add the answer of `verify` to the report."""
     for file in answer["files"]:
         if file["kind"] == "result" and file["level"] not in ("bitwise", "equal except for"):
-            report.rows.append((file["path"] or file["now"], "first run", file["level"] or "not compared", file["why"]))
+            level = file["level"] or "not compared"
+            report.differences.append(Difference("result", file["path"] or file["now"], "first run", level, file["why"]))
     level = answer["level"] or "not compared"
     report.steps.append(("verify", answer["sentence"]))
     advice = "" if answer["same"] else "To inspect the files, run `repro-env verify` on your own machine."
     report.conclude(level, f"The command was run twice. {answer['sentence']}", advice)
 
 
-def _print(report: _Report) -> None:
-    if report.rows:
+def _add_policy(report: Report, code: int, answer: dict[str, Any]) -> int:
+    """Add the answer of `check --policy` to the report. Returns its exit code."""
+    score = answer["score"]
+    report.steps.append(("policy", f"{score['holds']} of {score['rules']} rules hold"))
+    if code:
+        _add_broken(report, [(rule["rule"], rule["file"], rule["text"]) for rule in answer["broken"]])
+    return code
+
+
+def _add_broken(report: Report, broken: Collection[tuple[str, str, str]]) -> None:
+    """Add rules that are broken to the report: the name of each, its file, and how it is broken."""
+    here = Path.cwd()
+    for rule, name, text in broken:
+        path = next((above / name for above in (here, *here.parents) if (above / name).is_file()), here / name)
+        report.differences.append(Difference("policy", rule, why=text, file=_relative(path)))
+    names = ", ".join(rule for rule, *_ in broken)
+    advice = "Correct this, or give a reason for one run: exec --except RULE=REASON."
+    report.conclude("policy", f"The policy of the project is broken: {names}.", advice)
+
+
+def _print(report: Report) -> None:
+    if report.differences:
         page.table(report.rows, header=("what", "captured", "now", "why")).print()
     messages.result(f"{report.verdict}: {report.sentence}")
 
 
-def _publish(report: _Report, code: int) -> None:
+def _publish(report: Report, code: int) -> None:
     """Write the annotations, the outputs and the summary for GitHub Actions."""
     report.outputs["verdict"] = report.verdict
     if os.environ.get("GITHUB_ACTIONS") == "true" and code:
         title = f"repro-env: {report.verdict}"
-        lines = [
-            github.annotation(f"{name}: {why or f'{left} -> {right}'}", title=title, file=report.files.get(name, ""))
-            for name, left, right, why in report.rows
-        ]
+        lines = [github.annotation(difference.text, title=title, file=difference.file) for difference in report.differences]
         lines = lines[: github.ANNOTATIONS - 1]
-        lines.append(github.annotation(f"{report.sentence.rstrip('.')}. {report.advice}".strip(), title=title))
+        lines.append(github.annotation(report.text, title=title))
         for line in lines:
             messages.result(line)
     if path := os.environ.get("GITHUB_STEP_SUMMARY"):

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import functools
+import shlex
 from typing import Annotated
 
 import typer
 
 from repro_env.api.diff import DiffResult, SideSummary, diff
 from repro_env.cli.ui import differences, messages
-from repro_env.cli.ui.options import AllOption, argument
-from repro_env.cli.ui.page import Page
+from repro_env.cli.ui.options import AllOption, HtmlOption, argument
+from repro_env.cli.ui.page import Page, save
 
 
 def command(
     left: Annotated[str, argument("A", "A spec or a live environment.")],
     right: Annotated[str, argument("B", "The spec or environment to compare with.")],
     all_: AllOption = False,
+    html: HtmlOption = None,
 ) -> None:
     """Compare two environments, and list the differences.
 
@@ -25,22 +28,23 @@ def command(
       a live environment    its Python, its directory, or the word `live` for the active environment
 
     In the list, `-` marks what only A has, `+` what only B has, and `~` what differs (A -> B). Differences that can change
-    numbers come first. Digests that differ because of them come last. Observed facts about the machines (GPU, CPU, kernel)
-    are listed, but are not counted as differences.
+    numbers come first. Observed facts about the machines (GPU, CPU, kernel) do not count.
 
-    Code and data are compared if both A and B are specs. For a spec and a live environment, they are listed as not compared;
-    `repro-env check` compares them.
+    Code and data are compared if A and B are specs; for a live environment, use `repro-env check`.
 
-    Exit code 0: everything that was captured is the same. 1: something differs, or could not be compared.
+    Exit code 0: all that was captured is the same. 1: something differs, or could not be compared.
     """
     comparison = diff(left, right, tell=messages.say)
+    show = functools.partial(_show, comparison)
+    save(html, f"{left} and {right}", show, [shlex.join(["repro-env", "diff", left, right])])
     if not messages.answer_in_json(comparison):
-        _print(comparison, all_=all_)
+        page = Page(most=None if all_ else differences.SHOWN)
+        show(page)
+        page.print()
     raise typer.Exit(0 if comparison.same else 1)
 
 
-def _print(comparison: DiffResult, *, all_: bool) -> None:
-    page = Page(most=None if all_ else differences.SHOWN)
+def _show(comparison: DiffResult, page: Page) -> None:
     page.row("A", _side(comparison.left), indent=0)
     page.row("B", _side(comparison.right), indent=0)
     if comparison.same:
@@ -52,7 +56,6 @@ def _print(comparison: DiffResult, *, all_: bool) -> None:
     else:
         page.verdict("different", f"{differences.summary(comparison.differences)}; {_equal_parts(comparison)}", "red")
     differences.show(page, comparison.differences, comparison.not_compared)
-    page.print()
 
 
 def _side(side: SideSummary) -> str:

@@ -14,7 +14,7 @@ from repro_env.api.doctor import Diagnosis, examine
 from repro_env.api.preflight import examine_spec
 from repro_env.cli.ui import messages, page
 from repro_env.cli.ui.options import argument, value
-from repro_env.compare.preflight.check import Check, worst
+from repro_env.compare.preflight.finding import Finding, worst
 from repro_env.sandbox.doctor import ADMINISTRATOR
 from repro_env.schema.errors import MachineError, ReproEnvError, UsageError
 from repro_env.specs.argument import open_spec
@@ -27,7 +27,7 @@ def command(
         str | None,
         argument(
             "SPEC",
-            "Compare this machine with the capture of a spec: a spec.json, its directory, a bundle FILE, or a REF in a registry.",
+            "Compare this machine with the capture of this spec: a spec.json, its directory, a bundle FILE, or a REF in a registry.",
         ),
     ] = None,
     for_dir: Annotated[
@@ -37,23 +37,22 @@ def command(
 ) -> None:
     """Check whether this machine can run commands, and suggest fixes.
 
-    A tiny run is started with each runner that this machine has. Each line begins with `ok`, `fallback` (runs work, with a
-    limitation), `blocked`, or `absent` (only some runners need it).
+    A tiny run is started with each runner. Each line begins with `ok`, `fallback` (runs work, with a limitation), `blocked`, or `absent` (only some runners need it).
 
-    With SPEC, check instead whether this machine can run the image of the spec, and with the same numbers: its architecture,
-    kernel, CPU, GPUs, driver, memory for DataLoader workers and disk. The verdict of a check is `ok`, `unknown`, `numerics may
-    differ` or `blocked`.
+    With SPEC, check instead whether this machine can run the image of the spec, and with the same numbers: architecture,
+    kernel, CPU, GPUs, driver, memory for DataLoader workers and disk. The verdict of a finding is `ok`, `unknown`, `numerics
+    may differ` or `blocked`.
 
-    Exit code 0: runs work on this machine, or all checks are ok. 1: they do not, or numbers may differ. 21: blocked.
+    Exit code 0: runs work on this machine, or all findings are ok. 1: they do not, or numbers may differ. 21: blocked.
     """
     store = Store.open()
     if spec is not None:
         if for_dir is not None:
             raise UsageError("SPEC and --for are mutually exclusive", hint="run `repro-env doctor` once with each of them")
-        checks = examine_spec(open_spec(spec, store=store, tell=messages.say).spec, store)
-        verdict = worst(checks)
-        if not messages.answer_in_json({"verdict": verdict, "checks": checks}):
-            _print_checks(checks)
+        findings = examine_spec(open_spec(spec, store=store, tell=messages.say).spec, store)
+        verdict = worst(findings)
+        if not messages.answer_in_json({"verdict": verdict, "findings": findings}):
+            _print_checks(findings)
         raise typer.Exit({"ok": 0, "blocked": MachineError.exit_code}.get(verdict, 1))
     answer = examine(store.root, for_dir or Path.cwd())
     if not messages.answer_in_json(answer):
@@ -61,14 +60,14 @@ def command(
     raise typer.Exit(0 if answer.works else 1)
 
 
-def _print_checks(checks: tuple[Check, ...]) -> None:
+def _print_checks(findings: tuple[Finding, ...]) -> None:
     """A table, with the reason and the fix below each row that is not ok."""
-    rows = [(check.verdict, check.name, check.captured, check.here) for check in checks]
-    header, *lines = page.table(rows, header=("verdict", "check", "captured", "here")).lines
+    rows = [(finding.verdict, finding.name, finding.captured, finding.here) for finding in findings]
+    header, *lines = page.table(rows, header=("verdict", "fact", "captured", "here")).lines
     messages.result(header)
-    for line, check in zip(lines, checks, strict=True):
+    for line, finding in zip(lines, findings, strict=True):
         messages.result(line)
-        for text in filter(None, (check.why, check.fix and f"fix: {check.fix}")):
+        for text in filter(None, (finding.why, finding.fix and f"fix: {finding.fix}")):
             messages.result(f"    {text}")
 
 

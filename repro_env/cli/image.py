@@ -19,20 +19,17 @@ group = typer.Typer(no_args_is_help=True)
 
 @group.command()
 def verify(
-    image: Annotated[str, argument("IMAGE", "A directory, an archive, docker:NAME, or an image in a registry.")],
+    image: Annotated[str, argument("IMAGE", "An OCI layout, archive of `docker save`, docker:NAME, or image in a registry.")],
     spec: SpecOption = None,
     all_: AllOption = False,
 ) -> None:
     """Verify that an image is intact and matches its spec.
 
-    IMAGE is a directory or archive in the OCI layout, an archive of `docker save`, docker:NAME for an image in a container
-    engine, or the name of an image in a registry.
     Every blob is read, and all digests and diff IDs are recomputed. The image is neither unpacked nor run.
 
-    The config and the layers are compared with the spec: --spec, or the nearest repro/spec.json if the image's label names
-    it. Without a spec, the exit code is 1.
+    The spec is that of --spec, or the nearest repro/spec.json if the image's label names it.
 
-    Exit code 0: the image is intact, and it is the image of the spec. 1: there is a mismatch, or no spec to compare with.
+    Exit code 0: the image is intact, and that of the spec. 1: there is a mismatch, or no spec to compare with.
     """
     result = verify_image(image, spec, Path.cwd(), store=Store.open(), tell=messages.say)
     if not messages.answer_in_json(result):

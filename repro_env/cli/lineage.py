@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +11,8 @@ import typer
 
 from repro_env.api.lineage import lineage
 from repro_env.cli.ui import lineagepage, messages
-from repro_env.cli.ui.options import AllOption, argument, parse_path, value
+from repro_env.cli.ui.options import AllOption, HtmlOption, argument, parse_path, value
+from repro_env.cli.ui.page import save
 
 
 def command(
@@ -23,17 +26,22 @@ def command(
     ],
     runs: Annotated[Path | None, value("DIR", "Also search this directory of runs.", parser=parse_path)] = None,
     all_: AllOption = False,
+    html: HtmlOption = None,
 ) -> None:
-    """Show which run made a file and which runs used it: command, environment, code, data, parents and children.
+    """Show which run made a file and which runs used it.
 
-    Files are identified by their SHA-256, so a copy with another name is found too. The command works in any directory, and
-    searches all directories of runs that were used on this machine.
+    Files are identified by their SHA-256. All directories of runs that were used on this machine are searched.
 
     Exit code 0: the run was found. 1: no known run made the file.
     """
     answer = lineage(what, runs=runs, tell=messages.say)
     spec = None if answer.spec is None else {"directory": answer.spec.directory}
+    show = functools.partial(lineagepage.show, answer)
+    save(html, f"lineage of {what}", show, [f"repro-env lineage {shlex.quote(what)}"])
     if not messages.answer_in_json(answer, spec=spec):
-        lineagepage.show(answer, complete=all_)
+        page = lineagepage.new(complete=all_)
+        show(page)
+        page.print()
+        lineagepage.print_remarks(answer)
     if not answer.known:
         raise typer.Exit(1)

@@ -19,12 +19,9 @@ def command(
     all_: Annotated[
         bool, flag("--all", "Also pack all wheels, conda packages and the base; download those that are missing.")
     ] = False,
-    frozen: Annotated[
-        bool, flag("--frozen", "Pack the captured code even if the code next to the spec differs from it.")
-    ] = False,
+    frozen: Annotated[bool, flag("--frozen", "Pack the captured code even if the code next to the spec differs.")] = False,
 ) -> None:
-    """Write a spec and its files to one bundle file. Commands that take a SPEC, such as `rebuild`, `show` and `exec --spec`,
-    accept the file in place of the directory.
+    """Write a spec and its files to one bundle file, which commands accept as SPEC.
 
     \b
       repro-env pack repro paper.tar           pack the spec and the bundled files; a rebuild downloads the wheels

@@ -12,19 +12,16 @@ from repro_env.cli.ui.options import SpecOption, argument, flag
 def command(
     reference: Annotated[str, argument("REF", "The target, HOST/NAME:TAG. TAG defaults to latest.")],
     spec: SpecOption = None,
-    frozen: Annotated[
-        bool, flag("--frozen", "Push the captured code even if the code next to the spec differs from it.")
-    ] = False,
+    frozen: Annotated[bool, flag("--frozen", "Push the captured code even if the code next to the spec differs.")] = False,
 ) -> None:
-    """Push the image, the spec and the bundled files to a registry. Blobs that the registry already has are not sent.
+    """Push the image, the spec and the bundled files to a registry.
 
     \b
       repro-env push REGISTRY/TEAM/NAME:TAG                push the nearest repro/spec.json
       repro-env push REGISTRY/TEAM/NAME:TAG --spec SPEC    push another spec
 
-    Afterwards, `repro-env rebuild REGISTRY/TEAM/NAME:TAG` works on every machine. The command also writes `remote.json` next
-    to the spec: commit it, so that rebuilds in a clone can download missing files from the registry. The credentials of
-    `docker login` are used, and are not stored.
+    The command also writes `remote.json` next to the spec: commit it, so that rebuilds in a clone can download missing
+    files. The credentials of `docker login` are used, and are not stored.
     """
     result = push(reference, spec, frozen=frozen, tell=messages.say)
     if not messages.answer_in_json(result):

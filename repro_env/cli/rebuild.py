@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from repro_env.api.rebuild import Rebuilt, rebuild
-from repro_env.api.send import Delivery, send
 from repro_env.cli.ui import messages
 from repro_env.cli.ui.options import DryRunOption, SpecArgument, flag, value
-from repro_env.delivery.builder.build import Plan
-from repro_env.delivery.targets import argument
 from repro_env.schema.errors import UsageError
 from repro_env.specs.argument import open_spec
 from repro_env.store.store import Store
+
+if TYPE_CHECKING:
+    from repro_env.api.send import Delivery
+    from repro_env.delivery.builder.build import Plan
 
 
 def command(
@@ -23,6 +24,8 @@ def command(
             "WHERE",
             "Write the image to oci:DIR[:TAG], docker-archive:FILE[:NAME], docker:[NAME], or "
             "HOST/REPOSITORY:TAG. Default: unpack it in the store, for exec.",
+            "--output",
+            "-o",
         ),
     ] = None,
     with_source: Annotated[
@@ -31,7 +34,7 @@ def command(
     ] = False,
     frozen: Annotated[
         bool,
-        flag("--frozen", "With --with-source: add the captured code even if the code next to the spec differs from it."),
+        flag("--frozen", "With --with-source: add the captured code even if the code next to the spec differs."),
     ] = False,
     user: Annotated[
         str | None,
@@ -44,10 +47,12 @@ def command(
 ) -> None:
     """Build the exact image that a spec describes, and print its ID.
 
-    Missing files are downloaded and verified. The command fails if the image would not be identical to the captured one.
+    Missing files are downloaded. The command fails if the image would not be identical to the captured one.
     """
     options = [name for name, given in (("--with-source", with_source), ("--user", user is not None)) if given]
     if output is None and options:
+        from repro_env.delivery.targets import argument
+
         raise UsageError(f"{options[0]} requires --output", hint=f"choose an output: {argument.FORMS}")
     if frozen and not with_source:
         raise UsageError("--frozen requires --with-source", hint="leave it out: an image without --with-source has no code")
@@ -57,6 +62,9 @@ def command(
     if output is None:
         result = rebuild(location, dry_run=dry_run, store=store, tell=messages.say)
     else:
+        from repro_env.api.send import send
+        from repro_env.delivery.targets import argument
+
         target = argument.parse(output)
         result = send(
             location, target, dry_run=dry_run, source=with_source, frozen=frozen, user=user, store=store, tell=messages.say

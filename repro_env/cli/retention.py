@@ -33,16 +33,14 @@ def audit(
         list[str] | None,
         argument("ID", "Short IDs of runs, beginnings of their IDs, or `latest`. Default: all runs."),
     ] = None,
-    ask: Annotated[
-        bool, flag("--ask", "Also ask servers whether they still have the files that a rebuild would download.")
-    ] = False,
+    ask: Annotated[bool, flag("--ask", "Also ask servers for the files that a rebuild would download.")] = False,
     runs: RunsOption = None,
 ) -> None:
     """Check that all recorded files still exist.
 
-    Outputs, specs, images, code, data and checkpoints are compared with the records of the runs.
+    Outputs, specs, images, code, data and checkpoints are compared with the records.
 
-    Exit code 0: every file exists and is unchanged. 1: a file is missing, changed or unrecorded, or no run was found.
+    Exit code 0: every file is unchanged. 1: a file is missing, changed or unrecorded, or no run was found.
     """
     from repro_env.api import audit as use_case
     from repro_env.store.store import Store

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Callable, Sequence
+import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -11,10 +13,11 @@ import typer
 
 from repro_env.api import jobs
 from repro_env.api import runs as use_case
-from repro_env.cli import retention, runscompare, runsshare
-from repro_env.cli.ui import messages, runpage
+from repro_env.cli import retention, runscompare, runslist, runsshare
+from repro_env.cli.ui import curves, messages, runpage
 from repro_env.cli.ui.options import (
     AllOption,
+    HtmlOption,
     RunArgument,
     RunsOption,
     argument,
@@ -23,17 +26,14 @@ from repro_env.cli.ui.options import (
     runs_option,
     value,
 )
-from repro_env.launch.engine import State
-from repro_env.runs.catalog.part import summary_of
-from repro_env.runs.records import annotation, ids, pulled, records, verdicts
-from repro_env.runs.records.records import Run
+from repro_env.cli.ui.page import Page, save
+from repro_env.runs.records import annotation, pulled, records, verdicts
 from repro_env.runs.records.submissions import Submitted
 from repro_env.runs.start import resumption
-from repro_env.schema.errors import ReproEnvError, UsageError
+from repro_env.schema.errors import ReproEnvError
 from repro_env.schema.rundirectory import STDERR
 from repro_env.store.store import Store
 
-_LONGEST = 60
 _By = Annotated[str, value("NAME", "Record this name as the author.")]
 _Tags = Annotated[
     list[str],
@@ -43,55 +43,13 @@ _Tags = Annotated[
 ]
 
 
-def list_(
-    tag: Annotated[
-        list[str] | None, value("TAG", "List only runs that have this tag. Repeatable: runs must have all tags.")
-    ] = None,
-    from_: Annotated[
-        str | None, value("REF|DIR", "List the runs in this catalog (`repro-env runs push`) instead.", "--from")
-    ] = None,
-    runs: RunsOption = None,
-) -> None:
-    """List the runs, newest first."""
-    if from_ is not None and runs is not None:
-        raise UsageError("--from and --runs are mutually exclusive", hint="give one of them")
-    if from_ is not None:
-        runsshare.list_shared(from_, tag or ())
-        return
-    directory = use_case.find_runs_directory(runs)
-    jobs.bring_home(directory, os.environ, messages.say)
-    listing = use_case.list_runs(directory, tell=messages.say)
-    tags = {run.id: run.tags for run in listing.runs}
-    selected = [run for run in listing.runs if set(tag or ()) <= set(tags[run.id] or ())]
-    unfinished = jobs.unfinished(directory, listing.runs, os.environ)
-    waiting = [] if tag else [(item, state) for item, state in unfinished.values() if not item.runs]
-    if messages.answer_in_json({"runs": selected, "unreadable": listing.unreadable, "jobs": runpage.jobs(unfinished.values())}):
-        return
-    if selected or waiting:
-        rows: list[tuple[str, ...]] = [
-            (*runpage.columns(item.submission.start), _shorten(runpage.before_start(state, item))) for item, state in waiting
-        ]
-        rows += [_row(run, tags[run.id], unfinished.get(run.id)) for run in selected]
-        runpage.table(rows).print()
-    for damaged in listing.unreadable:
-        messages.say.warn(f"cannot be read: {damaged.why}")
-    for run in listing.runs:
-        if tags[run.id] is None:
-            messages.say.warn(f"the notes and tags of {run.directory} cannot be read")
-    if selected or waiting:
-        first = selected[0].short if selected else ids.short(waiting[0][0].id)
-        messages.say(f"next: repro-env runs show {first}{runs_option(runs)}")
-    else:
-        command = f"runs list{runs_option(runs)}" if listing.runs else "exec COMMAND"
-        messages.say(f"no runs{' with these tags' * bool(tag)} in {directory}; next: repro-env {command}")
-
-
 def show(
     run_id: RunArgument = "latest",
     all_: AllOption = False,
+    html: HtmlOption = None,
     runs: RunsOption = None,
 ) -> None:
-    """Show a run. The page has its command, environment, data, metrics, outputs and notes."""
+    """Show a run: command, environment, data, metrics, outputs and notes."""
     directory = use_case.find_runs_directory(runs)
     jobs.bring_home(directory, os.environ, messages.say)
     found = jobs.locate(directory, run_id)
@@ -101,7 +59,7 @@ def show(
     run = records.read(found)
     job = None
     if run.start.job is not None:
-        job = jobs.unfinished(found.parent, records.listing(found.parent)[0], os.environ).get(run.id)
+        job = jobs.unfinished(found.parent, os.environ).get(run.id)
     annotations = annotation.of(run.directory)
     try:
         verdict = verdicts.last(run.directory)
@@ -111,13 +69,38 @@ def show(
     source = pulled.read(run.directory)
     facts = {"directory": str(run.directory), "state": run.state, "intact": run.intact, "start": run.start, "end": run.end}
     tags = list(annotation.tags(annotations))
+    state = "" if job is None else runpage.in_queue(run, job[1])
+    add = functools.partial(runpage.show, run=run, annotations=annotations, verdict=verdict, source=source, queue=state)
+    save(html, f"run {run.short}", add, runpage.commands(run))
     if messages.answer_in_json({**facts, "verified": verdict, "pulled": source, "tags": tags, "annotations": list(annotations)}):
         return
-    state = "" if job is None else runpage.in_queue(run, job[1])
-    for line in runpage.lines(run, annotations, verdict, source, complete=all_, queue=state):
-        messages.result(messages.visible(line))
+    page = runpage.new(complete=all_)
+    add(page)
+    page.print()
     if run.end is not None and run.end.outputs:
         messages.say(f"next: repro-env runs get {run.short} --to DIR{runs_option(runs)}")
+
+
+def plot(
+    metric: Annotated[str, argument("METRIC", "The name of a metric, as `runs show` lists it, or FILE:NAME.")],
+    run_ids: Annotated[
+        list[str] | None, argument("ID...", "Runs, each by its short ID, the beginning of its ID, or `latest`. Default: latest.")
+    ] = None,
+    html: HtmlOption = None,
+    runs: RunsOption = None,
+) -> None:
+    """Draw the values of a metric in one run or in several."""
+    found = [records.read(_find(run_id, runs)) for run_id in run_ids or ["latest"]]
+    drawn = curves.of_metric(metric, found)
+    add = functools.partial(Page.chart, title=metric, curves=drawn)
+    words = ["repro-env", "runs", "plot", metric, *(run.short for run in found)]
+    save(html, f"{metric} of {', '.join(run.short for run in found)}", add, [shlex.join(words) + runs_option(runs)])
+    if not messages.answer_in_json(
+        {"metric": metric, "runs": [{"run": run.id, "values": curve.values} for run, curve in zip(found, drawn, strict=True)]}
+    ):
+        page = Page()
+        add(page)
+        page.print()
 
 
 def get(
@@ -150,7 +133,7 @@ def logs(
     run_id: RunArgument = "latest",
     runs: RunsOption = None,
 ) -> None:
-    """Print the output of a run's command. Its stdout goes to stdout, its stderr to stderr."""
+    """Print the output of a run's command, on stdout and stderr."""
     found = jobs.locate(use_case.find_runs_directory(runs), run_id)
     if isinstance(found, Submitted):
         jobs.client_of(found, os.environ).logs(found.job)  # an engine may keep them elsewhere
@@ -188,7 +171,7 @@ def note(
     by: _By = "",
     runs: RunsOption = None,
 ) -> None:
-    """Add a note to a run, with the current time. Notes are never overwritten."""
+    """Add a note to a run."""
     directory = _find(run_id, runs)
     annotation = use_case.note(directory, " ".join(words), decision=decision, by=by)
     if messages.answer_in_json({"run": directory.name, "annotation": annotation}):
@@ -222,13 +205,9 @@ def _show_job(submitted: Submitted) -> None:
     state = jobs.state_of(submitted, os.environ)
     if messages.answer_in_json(runpage.jobs([(submitted, state)])[0]):
         return
-    for line in runpage.job_lines(submitted, state):
-        messages.result(messages.visible(line))
-
-
-def _shorten(state: str) -> str:
-    """The state of a job for a table. Engines explain some of them in a few hundred characters."""
-    return state if len(state) <= _LONGEST else f"{state[: _LONGEST - 1]}…"
+    page = runpage.new(complete=True)
+    page.rows(runpage.job(submitted, state))
+    page.print()
 
 
 def _find(run_id: str, runs: Path | None) -> Path:
@@ -236,15 +215,10 @@ def _find(run_id: str, runs: Path | None) -> Path:
     return records.find(use_case.find_runs_directory(runs), run_id)
 
 
-def _row(run: Run, tags: Sequence[str] | None, job: tuple[Submitted, State] | None) -> tuple[str, ...]:
-    text = "?" if tags is None else ", ".join(tags)
-    ending = run.ending if job is None else runpage.in_queue(run, job[1]) or run.ending
-    return runpage.row(run.id, summary_of(run), ending, text)
-
-
 _COMMANDS: dict[str, Callable[..., None]] = {
-    "list": list_,
+    "list": runslist.command,
     "show": show,
+    "plot": plot,
     "get": get,
     "logs": logs,
     "rm": rm,

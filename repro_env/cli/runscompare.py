@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from repro_env.cli.ui import messages
-from repro_env.cli.ui.options import AllOption, RunsOption, argument
+from repro_env.cli.ui import curves, differences, messages
+from repro_env.cli.ui.options import AllOption, HtmlOption, RunsOption, argument, runs_option
+from repro_env.cli.ui.page import Page, save
 
 if TYPE_CHECKING:
     from repro_env.api.runscompare import Compared
-    from repro_env.cli.ui.page import Page
     from repro_env.compare.outputs.comparison import File
     from repro_env.compare.runs import MetricPair, Outputs
     from repro_env.compare.traces import divergence
@@ -28,28 +30,30 @@ def command(
     left: Annotated[str, argument("A", _RUN)],
     right: Annotated[str, argument("B", _RUN)],
     all_: AllOption = False,
+    html: HtmlOption = None,
     runs: RunsOption = None,
 ) -> None:
     """Compare two recorded runs. Command, config, seeds, settings, code, data, environment, metrics and outputs are compared.
 
-    Nothing is run. Outputs are compared by the digests in the records. Outputs with different paths are compared too if the
-    evidence of the two runs explains the difference of the paths, as in `verify`.
+    Nothing is run. Outputs are compared by the digests in the records, and paired by path, or by what explains another path
+    in `verify`. Of files that differ, the first differences are shown, but not those of tensors.
 
     Exit code 0: the outputs are identical, or neither run has outputs and both printed the same. 1: they differ.
     """
     from repro_env.api.runscompare import compare_runs
 
     comparison = compare_runs(left, right, runs=runs)
+    show = functools.partial(_show, comparison)
+    words = ["repro-env", "runs", "compare", comparison.left.short, comparison.right.short]
+    save(html, f"runs {comparison.left.short} and {comparison.right.short}", show, [shlex.join(words) + runs_option(runs)])
     if not messages.answer_in_json(comparison):
-        _print(comparison, complete=all_)
+        page = Page(most=None if all_ else _SHOWN)
+        show(page)
+        page.print()
     raise typer.Exit(0 if comparison.same else 1)
 
 
-def _print(comparison: Compared, *, complete: bool) -> None:
-    from repro_env.cli.ui import differences
-    from repro_env.cli.ui.page import Page
-
-    page = Page(most=None if complete else _SHOWN)
+def _show(comparison: Compared, page: Page) -> None:
     page.row("A", _title(comparison.left, comparison.tags[0]), indent=0)
     page.row("B", _title(comparison.right, comparison.tags[1]), indent=0)
     if comparison.same:
@@ -57,11 +61,10 @@ def _print(comparison: Compared, *, complete: bool) -> None:
     else:
         page.verdict("different", _summary(comparison.outputs, comparison.console), "red")
     differences.show(page, comparison.differences, comparison.not_compared)
-    _metrics(page, comparison.metrics, complete=complete)
+    _metrics(page, comparison)
     _steps(page, comparison.steps)
-    _outputs(page, comparison.outputs)
+    _outputs(page, comparison.outputs, comparison.files)
     _console(page, comparison.console)
-    page.print()
 
 
 def _title(run: Run, tags: tuple[str, ...]) -> str:
@@ -92,7 +95,8 @@ def _console(page: Page, console: Sequence[File]) -> None:
             page.text(line, indent=6)
 
 
-def _metrics(page: Page, metrics: tuple[MetricPair, ...], *, complete: bool) -> None:
+def _metrics(page: Page, comparison: Compared) -> None:
+    metrics = comparison.metrics
     if not metrics:
         return
     same = sum(metric.same for metric in metrics)
@@ -100,10 +104,12 @@ def _metrics(page: Page, metrics: tuple[MetricPair, ...], *, complete: bool) -> 
     rows = [
         (metric.name, _last(metric.left), _last(metric.right), "same" if metric.same else _change(metric), metric.file)
         for metric in metrics
-        if complete or not metric.same
+        if page.complete or not metric.same
     ]
     if rows:
-        page.table([("NAME", "A", "B", "B - A", "FILE"), *rows])
+        page.table(rows, header=("NAME", "A", "B", "B - A", "FILE"))
+    if page.is_file:
+        curves.of_two(page, comparison.left, comparison.right, metrics)
 
 
 def _last(metric: Metric | None) -> str:
@@ -131,12 +137,19 @@ def _steps(page: Page, steps: divergence.Comparison | None) -> None:
     page.table(rows or [("= no step differs" if steps.equal else "? nothing was compared",)])
 
 
-def _outputs(page: Page, outputs: Outputs) -> None:
+def _outputs(page: Page, outputs: Outputs, files: Sequence[File]) -> None:
     pairs = [pair for pair in outputs.pairs if not pair.same]
-    rows = [("~", pair.left if pair.left == pair.right else f"{pair.left} -> {pair.right}") for pair in pairs]
+    why = {file.path: file.why or (file.level or "") for file in files}
+    rows: list[tuple[str, ...]] = [
+        ("~", pair.left if pair.left == pair.right else f"{pair.left} -> {pair.right}", why.get(pair.left, "")) for pair in pairs
+    ]
     rows += [("-", path) for path in outputs.missing]
     rows += [("+", path) for path in outputs.new]
     rows += [("?", line) for line in outputs.unread]
     if rows:
         page.heading("outputs")
         page.table(rows)
+    for file in files[: None if page.complete else _SHOWN]:
+        if file.shown:
+            page.heading(file.name, "what differs first: - A, + B")
+            page.table([(line,) for line in file.shown])

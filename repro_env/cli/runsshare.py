@@ -44,7 +44,7 @@ def push(
       repro-env runs push REGISTRY/TEAM/RUNS latest     one run, to a registry
       repro-env runs push /shared/runs --outputs all    with large outputs too
 
-    What the catalog has is not sent again. A run is never changed: a different run with the same ID is refused.
+    What the catalog has is not sent again. A different run with the same ID is refused.
 
     Exit code 0: every run is in the catalog. Another code: that of the first run that could not be pushed.
     """
@@ -84,8 +84,8 @@ def pull(
       repro-env runs pull REGISTRY/TEAM/RUNS 1f2e3d4c              one run
       repro-env runs pull /shared/runs 1f2e3d4c --outputs '*.pt'   one run, with only these outputs
 
-    Everything is checked against the records. Nothing is overwritten: a run that is here gets the files that it lacks, and a
-    different run with the same ID is refused.
+    Everything is checked against the records. A run that is here gets the files that it lacks; nothing is overwritten, and
+    a different run with the same ID is refused.
 
     Exit code 0: every run is here. Another code: that of the first run that could not be pulled.
     """
@@ -113,7 +113,7 @@ def list_shared(catalog: str, tags: Sequence[str]) -> None:
     if messages.answer_in_json({"runs": selected, "unreadable": listing.unreadable}):
         return
     if selected:
-        runpage.table([runpage.row(run.id, run.summary, run.ending, ", ".join(run.tags)) for run in selected]).print()
+        runpage.table([runpage.row(run.line()) for run in selected]).print()
     for damaged in listing.unreadable:
         messages.say.warn(f"cannot be used: {damaged.why}")
     if selected:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,11 +15,13 @@ from repro_env.api.sensitivity import Found, over_seeds, own_seeds, parse_metric
 from repro_env.cli import exec as exec_command
 from repro_env.cli import submission
 from repro_env.cli.ui import messages
-from repro_env.cli.ui.options import parameters, runs_option, value
-from repro_env.cli.ui.page import Page
+from repro_env.cli.ui.options import HtmlOption, read, runs_option, value
+from repro_env.cli.ui.page import Page, save
 from repro_env.compare.sensitivity import FEW
+from repro_env.launch.engines import JobOptions
+from repro_env.pages.chart import Curve
 from repro_env.runs.records.ids import short
-from repro_env.runs.start.request import seed_of, streams_to_repeat
+from repro_env.runs.start.request import RunOptions, streams_to_repeat
 from repro_env.schema.errors import UsageError
 from repro_env.schema.progress import Details
 from repro_env.specs.argument import current_directory, open_spec
@@ -36,7 +40,7 @@ def command(
         int,
         value(
             "N",
-            "Make N runs at a time, after the first. They share the CPUs and GPUs, and have no input. Default: 1.",
+            "Make N runs at a time, after the first, without input. They share the CPUs and GPUs. Default: 1.",
             "-j",
             "--jobs",
             min=1,
@@ -48,25 +52,23 @@ def command(
         value(
             "NAME[:WHICH]",
             "Report only this metric. WHICH selects a value of each run: last (default), min or max. Use FILE:NAME if several "
-            "files have a metric of this name. Default: a table of the last values of all metrics.",
+            "files have it. Default: the last values of all metrics.",
         ),
     ] = None,
+    html: HtmlOption = None,
 ) -> None:
-    """Run a command once for each of N seeds, and report how much its metrics vary: mean, standard deviation
-    and range.
+    """Run a command once for each of N seeds, and report mean, standard deviation and range of its metrics.
 
     \b
       repro-env sensitivity --seeds 10 train.py
       repro-env sensitivity --seeds 10 --metric val_loss:min -- train.py --epochs 3
 
-    The seeds are consecutive; the first seed is the value of --seed. The options of `repro-env exec` are accepted too, except
-    --checkpoints and --push. Each run is recorded like a run of `repro-env exec`. With --runner host, each run works
-    in a private copy of the source.
+    The seeds are consecutive, from that of --seed. Each run is recorded like a run of `repro-env exec`.
 
-    Metrics are numbers in files that the command writes: JSON, JSON lines, CSV, TensorBoard. Seeds that the script sets itself
-    are the same in all runs, and are listed.
+    Metrics are numbers in files that the command writes: JSON, JSON lines, CSV, TensorBoard. Seeds that the script sets
+    itself do not vary, and are listed.
 
-    If the second run has the same outputs as the first, byte for byte, the seed has no effect, and the others are skipped.
+    If the second run has the same outputs as the first, the seed has no effect, and the others are skipped.
 
     Exit code 0: every run succeeded and wrote the metric. 1: a run failed, or no metric is in all runs. 128 + N: signal N ended
     the command.
@@ -74,24 +76,26 @@ def command(
 
 
 class Command(exec_command.SimilarCommand):
-    excluded = ("checkpoints", "push", "resume", "run_id", "print_", "wait")
+    excluded = ("checkpoints", "catalog", "resume", "run_id", "print", "wait")
 
     @staticmethod
     def run(options: Mapping[str, Any], command: Sequence[str]) -> int:
         """Run `repro-env sensitivity`. Raises `ReproEnvError`."""
-        requested = exec_command.options_of(options).with_command(command, current_directory())
-        if options["on"] is None:
-            submission.check_alone(options)
+        requested = read(RunOptions, options, output=True, defaults=options["defaults"]).with_command(
+            command, current_directory()
+        )
+        job = read(JobOptions, options, count=options["seeds"])
+        if not job.engine:
+            submission.check_alone(job)
         metric, tell = parse_metric(options["metric"]), messages.prefixed
         opened = open_spec(options["spec"], store=Store.open(), tell=tell)
-        first = seed_of(requested.seed, opened.spec)
+        first = requested.seed_for(opened.spec)
         requested = msgspec.structs.replace(requested, seed=first)
         finished: dict[int, FinishedRun] = {}
-        if options["on"] is not None:
+        if job.engine:
             if options["jobs"] > 1:
-                raise UsageError(f"-j is for this machine, and cannot be used with --on {options['on']}", hint="leave out -j")
-            params = parameters(exec_command.command)
-            finished, stopped = submission.run_seeds(options, requested, params, count=options["seeds"])
+                raise UsageError(f"-j is for this machine, and cannot be used with --on {job.engine.name}", hint="leave out -j")
+            finished, stopped = submission.run_seeds(opened, requested, job)
             if stopped:
                 tell(f"{len(finished)} of {options['seeds']} runs are recorded")
                 return 128 + stopped
@@ -108,18 +112,22 @@ class Command(exec_command.SimilarCommand):
 
         run, jobs = (finished.__getitem__, 0) if finished else (run_once, options["jobs"])
         result = over_seeds(first, options["seeds"], metric, run=run, jobs=jobs, tell=tell)
+        words = ["repro-env", "sensitivity", "--seeds", str(options["seeds"]), "--seed", str(first), "--", *command]
+        save(options["html"], f"{options['seeds']} seeds of {shlex.join(command)}", partial(show, result), [shlex.join(words)])
         if not messages.answer_in_json(result):
-            page(result).print()
-        for text in notes(result, options["runs"]):
+            page = Page()
+            show(result, page)
+            page.print()
+        for text in remarks(result, requested.runs):
             tell(text)
         if result.stopped:
             return 128 + result.stopped
         return 0 if result.good else 1
 
 
-def page(result: Found) -> Page:
-    """A table of the metrics, the value for each seed if there is only one metric, and what is not in the table."""
-    page, rows, lines = Page(), [], []
+def show(result: Found, page: Page) -> None:
+    """Add a table of the metrics, the value for each seed if there is only one metric, and what is not in the table."""
+    rows, lines = [], []
     for metric in result.metrics[:_SHOWN]:
         if spread := metric.spread:
             deviation = "all equal" if spread.equal else _number(spread.deviation)
@@ -142,14 +150,16 @@ def page(result: Found) -> Page:
         page.text(f"and {len(entries) - _SHOWN} more (--json lists them)")
     for line in lines:
         page.text(line, indent=0)
-    return page
+    for metric in result.metrics[:_SHOWN] if page.is_file else ():
+        if metric.spread is not None and not metric.spread.equal:
+            page.chart(f"{metric.metric}, seed by seed", [Curve(metric.metric, [each.value for each in metric.spread.values])])
 
 
 def _number(value: float) -> str:
     return f"{value:.6g}"
 
 
-def notes(result: Found, runs: Path | None = None) -> list[str]:
+def remarks(result: Found, runs: Path | None = None) -> list[str]:
     """The lines on stderr after the last run. `runs`: the value of --runs."""
     failed = [run for run in result.runs if run.exit_code]
     lines = []

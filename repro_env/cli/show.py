@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import shlex
+
 from repro_env.api.show import show
 from repro_env.cli.ui import messages, specpage
-from repro_env.cli.ui.options import AllOption, SpecArgument
-from repro_env.cli.ui.page import Page
+from repro_env.cli.ui.options import AllOption, HtmlOption, SpecArgument
+from repro_env.cli.ui.page import Page, save
 
 SHOWN = 10
 """Entries of a list that are shown without --all."""
@@ -14,17 +17,20 @@ SHOWN = 10
 def command(
     spec: SpecArgument = None,
     all_: AllOption = False,
+    html: HtmlOption = None,
 ) -> None:
-    """Show what a spec contains, what it does not contain, and which of its files are on this machine.
+    """Show what a spec contains, and which of its files are on this machine.
 
     \b
       repro-env show                           show one page; long lists are shortened
       repro-env show --all                     show complete lists
       repro-env show --json                    print everything as one JSON object
 
-    The command reads only the spec, the names and sizes of its blobs, and the local store. It is safe for untrusted specs.
+    Only the spec, the names and sizes of its blobs, and the local store are read: it is safe for untrusted specs.
     """
     shown = show(spec, tell=messages.say)
+    commands = [f"repro-env rebuild {shlex.quote(str(shown.directory))}"]
+    save(html, f"spec {shown.spec.digest[7:19]}", functools.partial(specpage.add, shown), commands)
     if messages.answer_in_json(shown):
         return
     page = Page(most=None if all_ else SHOWN)

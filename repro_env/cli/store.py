@@ -55,9 +55,7 @@ def gc(
     ] = None,
     max_size: Annotated[
         str | None,
-        value(
-            "SIZE", "Remove the least recently used entries until the store has at most this size, for example 20GB or 1.5TiB."
-        ),
+        value("SIZE", "Remove the least recently used entries until the store has at most this size, for example 20GB."),
     ] = None,
     dry_run: DryRunOption = False,
 ) -> None:

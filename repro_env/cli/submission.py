@@ -5,53 +5,47 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import msgspec
 
 from repro_env.api import jobs, submit
 from repro_env.api.execute import FinishedRun
-from repro_env.cli.ui import messages, page
+from repro_env.cli.ui import messages
 from repro_env.cli.ui.options import runs_option
 from repro_env.launch import engines, settings
-from repro_env.launch.engine import PodEngine
+from repro_env.launch.engines import JobOptions
 from repro_env.runs.records import records
 from repro_env.runs.records.ids import short
 from repro_env.runs.start.report import announce
 from repro_env.runs.start.request import RunOptions
 from repro_env.schema.errors import RunError, UsageError
+from repro_env.schema.options import options_of
 from repro_env.schema.progress import Details, Tell
-from repro_env.specs.argument import open_spec
+from repro_env.specs.argument import Opened, open_spec
 from repro_env.store.store import Store
 
-OPTIONS = ("on", "job", "job_template", "nodes", "time", "print_", "wait")
-"""The options of `exec` for a run that is submitted."""
-_DECIDED = ("spec", "runs", "run_id", "seed", "env", "env_file", "gpus", "module", "code")
-"""Options of `exec` on the node that `api.submit` adds, or that have another meaning there."""
 
-
-def run(options: Mapping[str, Any], requested: RunOptions, params: Sequence[Any]) -> int:
-    """Submit the run. `options`: as typed; `params`: the options of `exec`. Returns the exit code. Raises `ReproEnvError`."""
+def run(spec: str | None, requested: RunOptions, job: JobOptions) -> int:
+    """Submit the run. Returns the exit code. Raises `ReproEnvError`."""
     tell, store = messages.prefixed, Store.open()
-    planned = _plan(options, requested, params, count=1, store=store)
-    if options["print_"]:
+    planned = submit.plan(requested, open_spec(spec, store=store, tell=tell), job, store=store, tell=tell)
+    if job.print:
         submitted = submit.submit(planned, prints=True, store=store, tell=tell)
         messages.result(planned.script.rstrip("\n"))
         tell(f"this is the job of run {short(submitted.id)}; its files are prepared, and it is not submitted")
         if given := planned.inputs.start.env_names:
             tell(f"the job needs the values of these variables, which were not printed: {', '.join(given)}")
         return 0
-    if not options["wait"]:  # otherwise the output of the job has the same lines
+    if not job.wait:  # otherwise the output of the job has the same lines
         # The directory has the time of the start in its name.
         without_directory = msgspec.structs.replace(planned.inputs.options, keeps_record=False)
         announce(msgspec.structs.replace(planned.inputs, options=without_directory), tell)
     submitted = submit.submit(planned, store=store, tell=tell)
     run_id = short(submitted.id)
     tell(f"run {run_id} was submitted as job {submitted.job}")
-    if not options["wait"]:
+    if not job.wait:
         messages.answer_in_json({"run": submitted.id, "job": submitted.job, "directory": str(submitted.directory)})
-        more = runs_option(options["runs"])
+        more = runs_option(requested.runs)
         stop = jobs.client_of(submitted, os.environ).stop(submitted.job)
         tell(f"next: repro-env runs show {run_id}{more} (its state), repro-env runs logs {run_id}{more}, {stop}")
         return 0
@@ -66,19 +60,17 @@ def run(options: Mapping[str, Any], requested: RunOptions, params: Sequence[Any]
     return waited.exit_code
 
 
-def run_seeds(
-    options: Mapping[str, Any], requested: RunOptions, params: Sequence[Any], *, count: int
-) -> tuple[dict[int, FinishedRun], int]:
-    """Run a command with `count` consecutive seeds as one array job, and wait for all runs.
+def run_seeds(opened: Opened, requested: RunOptions, job: JobOptions) -> tuple[dict[int, FinishedRun], int]:
+    """Run a command with `job.count` consecutive seeds as one array job, and wait for all runs.
 
     Returns the finished runs by seed, and the signal with which the user stopped them, or 0. Raises `ReproEnvError`.
     """
     tell, store = messages.prefixed, Store.open()
-    engines.get(options["on"]).check_count(count, os.environ)
-    planned = _plan(options, requested, params, count=count, store=store)
+    job.engine.check_count(job.count, os.environ)
+    planned = submit.plan(requested, opened, job, store=store, tell=tell)
     announce(planned.inputs, Details(tell))
     submitted = submit.submit(planned, store=store, tell=tell)
-    tell(f"{count} runs were submitted as the array job {submitted.job}")
+    tell(f"{job.count} runs were submitted as the array job {submitted.job}")
     waited = jobs.wait(
         submitted,
         jobs.client_of(submitted, os.environ),
@@ -93,61 +85,27 @@ def run_seeds(
         if attempts and (end := attempts[-1].end) is not None:
             finished[start.seed] = FinishedRun(attempts[-1].directory, attempts[-1].start, end)
         elif not waited.stopped:
-            hint = f"its messages: repro-env runs logs {short(start.id)}{runs_option(options['runs'])}"
+            hint = f"its messages: repro-env runs logs {short(start.id)}{runs_option(requested.runs)}"
             raise RunError(f"the run of seed {start.seed} has no record of its end: {waited.state.text}", hint=hint)
     return finished, waited.stopped
 
 
-def _plan(
-    options: Mapping[str, Any], requested: RunOptions, params: Sequence[Any], *, count: int, store: Store
-) -> submit.Planned:
-    tell = messages.prefixed
-    opened = open_spec(options["spec"], store=store, tell=tell)
-    job = submit.JobOptions(
-        engine=options["on"],
-        nodes=options["nodes"] or 1,
-        settings=tuple(options["job"] or ()),
-        template=options["job_template"],
-        catalog=options["push"],
-        count=count,
-    )
-
-    def words(changes: Mapping[str, Any]) -> list[str]:
-        return list(node_words({**options, **changes}, params))
-
-    return submit.plan(requested, opened, words, job, store=store, tell=tell)
-
-
-def explain(engine: str) -> int:
-    """Print the settings of an engine (`--job help`). Returns the exit code."""
-    rows = settings.explain(engines.get(engine))
-    if not messages.answer_in_json(dict(rows)):
-        page.table(rows).print()
-    return 0
-
-
-def pushes(engine: str | None) -> bool:
-    """Whether the job pushes the run with a login of its own, so that this machine may have none."""
-    return engine is not None and isinstance(engines.get(engine), PodEngine)
-
-
-def check_alone(options: Mapping[str, Any]) -> bool:
+def check_alone(job: JobOptions) -> bool:
     """Return whether this process queues its job again. Raises `UsageError` for an option that a run on this machine cannot have."""
-    job = engines.job_of(os.environ) if options["job"] else None
-    for name in OPTIONS:
-        if options[name] and name != "time" and not (name == "job" and job is not None):
-            option = name.rstrip("_").replace("_", "-")
-            hint = f"add --on {' or --on '.join(engines.NAMES)}, or leave out --{option}"
-            raise UsageError(f"--{option} requires --on", hint=hint)
-    return job is not None and settings.parse(engines.get(job.engine), options["job"]).requeues
+    current = engines.job_of(os.environ) if job.settings else None
+    for name, (field, _) in options_of(JobOptions).items():
+        if getattr(job, name) != field.default and name != "catalog" and not (name == "settings" and current is not None):
+            hint = f"add --on {' or --on '.join(engines.NAMES)}, or leave out --{field.encode_name}"
+            raise UsageError(f"--{field.encode_name} requires --on", hint=hint)
+    return current is not None and settings.parse(engines.get(current.engine), job.settings).requeues
 
 
-def is_complete(options: Mapping[str, Any], tell: Tell) -> bool:
+def is_complete(requested: RunOptions, tell: Tell) -> bool:
     """Whether the last attempt of the job of this process has completed the run. Waits for its end. Raises `ReproEnvError`."""
     job = engines.job_of(os.environ)
-    if job is None or options["run_id"] is None or options["runs"] is None:
+    if job is None or requested.run_id is None or requested.runs is None:
         return False
-    last = jobs.last_attempt(options["runs"], options["run_id"], job, tell)
+    last = jobs.last_attempt(requested.runs, requested.run_id, job, tell)
     if last is None or last.end is None or last.end.outcome.exit_code:
         return False
     tell(f"the last attempt, run {last.short}, has completed; nothing is left to do")
@@ -167,16 +125,3 @@ def _write(stdout: bytes, stderr: bytes) -> None:
             stream.flush()
             stream.buffer.write(data)
             stream.buffer.flush()
-
-
-def node_words(options: Mapping[str, Any], params: Sequence[Any]) -> Iterator[str]:
-    """Yield the options of `exec` on the node, as words. `params`: those that the parser of `exec` knows."""
-    for param in params:
-        value = options.get(param.name)
-        if param.name in (*OPTIONS, *_DECIDED) or value in (None, False, "", [], ()) or value == param.default:
-            continue
-        if param.is_flag:
-            yield param.opts[0]
-            continue
-        for item in value if isinstance(value, (list, tuple)) else [value]:
-            yield from (param.opts[0], str(item))

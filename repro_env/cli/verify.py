@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,24 +15,23 @@ from repro_env.api.verify import Verified, verify
 from repro_env.cli.ui import messages
 from repro_env.cli.ui.options import (
     AllOption,
-    EnvFileOption,
-    EnvOption,
-    NetworkOption,
+    HtmlOption,
     RunArgument,
     RunsOption,
     flag,
     parse_mounts,
     parse_source,
-    parse_variables,
     runs_option,
+    shared,
     value,
 )
-from repro_env.cli.ui.page import Page
+from repro_env.cli.ui.page import Page, save
 from repro_env.compare.outputs import ignorefile
 from repro_env.compare.outputs.comparison import File
 from repro_env.compare.outputs.ignorefile import Accepted
 from repro_env.compare.outputs.verdict import Verdict
 from repro_env.runs.records import verdicts
+from repro_env.runs.start.request import RunOptions
 from repro_env.schema.errors import ReproEnvError, UsageError
 from repro_env.schema.messages import plural
 from repro_env.schema.runners import CHOICES, RunnerName
@@ -48,8 +48,7 @@ def command(
         list[str] | None,
         value(
             "GLOB",
-            "Compare these outputs strictly: accept only differences that --ignore names. A path, a name or a pattern, for "
-            "example console.log. Repeatable.",
+            "Compare these outputs (a path, a name or a pattern) strictly: accept only differences that --ignore names. Repeatable.",
         ),
     ] = None,
     ignore: Annotated[
@@ -57,26 +56,26 @@ def command(
         value("FILE[:PLACE]", "Accept differences in this file, or in this field of it. Repeatable."),
     ] = None,
     accept: Annotated[bool, flag("--accept", "Accept all differences: add their --ignore texts to repro-env.ignore.")] = False,
-    env: EnvOption = None,
-    env_file: EnvFileOption = None,
+    env: Annotated[list[Any] | None, shared(RunOptions, "env")] = None,
+    env_file: Annotated[Path | None, shared(RunOptions, "env_file")] = None,
     data: Annotated[
         list[str] | None,
-        value("SRC[:DST]", "Mount SRC at DST in place of the recorded data, or in addition for a run on the host. Repeatable."),
+        value("SRC[:DST]", "Mount SRC at DST in place of the recorded data, or for a run on the host in addition. Repeatable."),
     ] = None,
-    network: NetworkOption = False,
+    network: Annotated[bool, shared(RunOptions, "network")] = False,
     spec: Annotated[
         str | None,
         value(
             "SPEC",
-            "Use this spec for the run. Default: search next to the runs, in this directory and its parents, and in the store.",
+            "Use this spec. Default: search next to the runs, in this directory and its parents, and in the store.",
         ),
     ] = None,
     source: Annotated[
         Path | None,
         value(
             "DIR",
-            "Take the code of the run from this directory, which must have the recorded files. Default: search in the store and "
-            "next to the spec.",
+            "Take the code from this directory, which must have the recorded files. Default: search in the store and next to the "
+            "spec.",
             parser=parse_source,
         ),
     ] = None,
@@ -90,6 +89,7 @@ def command(
     ] = None,
     keep: Annotated[bool, flag("--keep", "Keep the new run with its outputs. Default: remove it.")] = False,
     all_: AllOption = False,
+    html: HtmlOption = None,
     runs: RunsOption = None,
 ) -> None:
     """Repeat a recorded run with its own spec, code, data and seed, and compare the outputs.
@@ -107,9 +107,9 @@ def command(
       numeric           only rounding differs: tensors within a relative L2 distance of 0.01, numbers in text within 0.00001
       different         anything else, such as a result that is missing or new
 
-    A difference has a reason in three cases: each value belongs to its own run (a time between its start and end, its run ID,
-    directory or host name, a random ID that it drew), a known library writes the field, or you accept the difference with --ignore.
-    Durations and speeds count as different until you accept them, except in progress bars that the command prints. The expected level is printed before the run starts.
+    A reason is that each value belongs to its own run (a time between its start and end, its run ID, directory or host
+    name, a random ID that it drew), that a known library writes the field, or that you accept it with --ignore. Durations
+    and speeds count as different until you accept them, except in progress bars that the command prints.
 
     \b
       --ignore FILE                 ignore the file: a path, a name, a directory or a pattern
@@ -119,17 +119,16 @@ def command(
       --ignore 'FILE:*'             ignore every value of the file
 
     In FILE, `*` does not match a slash, and `**` does. Write a colon in it as `\\:`. The file `repro-env.ignore` in the
-    project has the same texts, one on each line. --accept adds a line for each difference. Review the lines, and verify again.
+    project has the same texts, one on each line. --accept adds them for each difference. Review them, and verify again.
 
-    All output files are results. The printed output (console) is compared too, but affects the verdict only if you name it with
-    --result. Tensors and databases are read in a sandbox; code in them is never run.
+    All output files are results. The printed output (console) affects the verdict only with --result. Code in tensors and
+    databases is never run.
 
-    Directories given with --checkpoints are not changed. The new run gets private copies of their content from before the
-    recorded run. The verdict is kept in `verified/` in the run's directory.
+    Directories of --checkpoints are not changed: the new run gets copies of their content from before the recorded run. The
+    verdict is kept in `verified/` in the run's directory.
 
-    Exit code 0: every result has the expected level or a better one, also if the command fails in the same way in both runs, which
-    the verdict then says. 1: a result has a lower level, or nothing was compared.
-    128 + N: signal N ended the command.
+    Exit code 0: every result has the expected level or a better one, also if the command fails in the same way in both
+    runs. 1: a result has a lower level, or nothing was compared. 128 + N: signal N ended the command.
     """
     verification = verify(
         run,
@@ -137,7 +136,7 @@ def command(
         results=result or (),
         ignore=ignore or (),
         data=parse_mounts(data),
-        env=parse_variables(env),
+        env=dict(env or ()),
         env_file=env_file,
         network=network,
         spec=spec,
@@ -148,13 +147,13 @@ def command(
         tell=messages.prefixed,
     )
     accepted = _accept(verification) if accept else None
+    add = functools.partial(_add, verification, accepted)
+    save(html, f"verification of run {verification.run.short}", add, [f"repro-env verify {verification.run.short}"])
     if not messages.answer_in_json(
         {**facts(verification), "accepted": [added.text for added in accepted.added] if accepted else []}
     ):
         page = Page(most=None if all_ or accept else _SHOWN)
-        show(page, verification)
-        if accepted is not None:
-            _show_accepted(page, accepted)
+        add(page)
         page.print()
     _keep(verification, complete=all_)
     if verification.directory is None and verification.verdict.files and not verification.verdict.same:
@@ -162,6 +161,12 @@ def command(
     if not messages.Screen.json:
         messages.say(f"next: repro-env runs {next_command(verification)}{runs_option(runs)}")
     raise typer.Exit(128 + verification.stopped if verification.stopped else 0 if verification.verdict.same else 1)
+
+
+def _add(verification: Verified, accepted: Accepted | None, page: Page) -> None:
+    show(page, verification)
+    if accepted is not None:
+        _show_accepted(page, accepted)
 
 
 def _accept(result: Verified) -> Accepted | None:

@@ -7,10 +7,11 @@ from the installed files.
 from __future__ import annotations
 
 import contextlib
+import functools
 import ipaddress
 import re
 import urllib.parse
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -25,20 +26,22 @@ from repro_env.io.files import FileContents, keys_of
 from repro_env.io.http import TRIES, is_silent, may_recover, pause
 from repro_env.io.indexhttp import Session
 from repro_env.oci import conda, wheel, wheellayers
-from repro_env.oci.entry import Contents
+from repro_env.oci.entry import Contents, Entry
 from repro_env.oci.wheel import Installed
 from repro_env.schema import codec, redact
 from repro_env.schema.artifact import CondaPackage, Wheel
 from repro_env.schema.environment import Layout
 from repro_env.schema.errors import ArtifactError, NetworkError
 from repro_env.schema.image import Layer, LayerKind
-from repro_env.schema.spec import WheelHint
+from repro_env.schema.spec import Rules, WheelHint
 from repro_env.schema.text import Url
 from repro_env.store.packages.condafile import CondaContents, UnpackedPackage
 from repro_env.store.packages.wheelfile import WheelContents
 from repro_env.store.store import Store
 
 _THREADS = 8
+_FORM = "installed-form"
+"""Kind of these facts, by the versions of the rules, the facts of an archive and the prefix."""
 LOCAL = "from a local file, which no other machine can reach"
 LOOPBACK = "from a server of this machine, which no other machine can reach"
 _SIGNED = "its URL holds a token or signature, which is not written down"
@@ -64,8 +67,12 @@ class IdentifiedArchive(msgspec.Struct, Generic[Artifact, Facts], frozen=True):
         """Whether it can be downloaded, or is still on this machine."""
         return not self.why or existing_file(self.artifact.sha256, self.file, store) is not None
 
-    def installed(self, layout: Layout) -> Installed:
-        """Its installed form at a prefix."""
+    def installed(self, layout: Layout, store: Store) -> Installed:
+        """Its installed form at a prefix. The store keeps it, because RECORD takes long to read and to write."""
+        key = codec.digest_of(msgspec.msgpack.encode((Rules(), self.facts, layout, self.artifact.name)))
+        return store.facts.keep(_FORM, key, Installed, lambda: self._form(layout))
+
+    def _form(self, layout: Layout) -> Installed:
         if isinstance(self.facts, conda.Facts):
             return conda.canonical(self.facts, layout)
         return wheel.canonical(self.facts, layout, name=self.artifact.name)
@@ -204,11 +211,17 @@ def layers_of(
 
 
 def search(
-    secrets: SecretSearch, identified: Identified, installed: Mapping[str, Installed], sites: Sequence[Site], store: Store
+    secrets: SecretSearch,
+    identified: Identified,
+    installed: Mapping[str, Installed],
+    altered: Mapping[str, frozenset[str]],
+    sites: Sequence[Site],
+    store: Store,
 ) -> None:
     """Search the bundled archives for secrets, unless they were searched before.
 
-    Repacked wheels were searched when they were made. Conda packages from a server are public.
+    Repacked wheels were searched when they were made. Conda packages from a server are public. What a wheel installed is read from
+    there if it is not `altered` (by key): nothing is decompressed, and the CRCs of the wheel show that it is the same.
     """
     for archive in identified:
         key, sha256 = archive.artifact.key, archive.artifact.sha256
@@ -218,5 +231,14 @@ def search(
         form = installed[key]
         (site,) = (site for site in sites if site.owns(key))
         members = [entry for entry in form.entries if entry.path in form.members]
+        live = FileContents(site.prefix, keys=keys_of(site.found))
         with _open(archive, form, site.layout, store) as contents:
-            secrets.search_archive(sha256, members, contents.chunks, f"{archive.artifact.filename}/".__add__)
+            read = functools.partial(_read, contents, live, altered[key])
+            secrets.search_archive(sha256, members, read, f"{archive.artifact.filename}/".__add__)
+
+
+def _read(archive: Contents, live: Contents, altered: frozenset[str], entry: Entry) -> Iterable[bytes]:
+    """The content of a file that an archive installs unchanged."""
+    if not isinstance(archive, WheelContents) or entry.path in altered:
+        return archive.chunks(entry)
+    return archive.chunks(entry, live.chunks(entry))

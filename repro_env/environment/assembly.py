@@ -35,7 +35,7 @@ class CapturedCode(msgspec.Struct, frozen=True):
     source: Source | None = None
     data: tuple[Data, ...] = ()
     excluded: tuple[Excluded, ...] = ()
-    notes: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
 
 
@@ -146,7 +146,7 @@ def _observed(locked: LockedEnvironment, code: CapturedCode, captured: Variables
         ),
         bundled=tuple(_bundled(locked)),
         edited=tuple(edited),
-        notes=tuple(dict.fromkeys([*live.system.notes, *_notes(locked), *code.notes])),
+        remarks=tuple(dict.fromkeys([*live.system.remarks, *_remarks(locked), *code.remarks])),
         excluded=code.excluded,
         unknown=tuple(dict.fromkeys([*locked.unknown, *code.unknown])),
         programs=programs,
@@ -156,7 +156,7 @@ def _observed(locked: LockedEnvironment, code: CapturedCode, captured: Variables
     )
 
 
-def _notes(locked: LockedEnvironment) -> Iterator[str]:
+def _remarks(locked: LockedEnvironment) -> Iterator[str]:
     prefix = locked.live.sites[0].prefix
     for directory in metadata.unrelated_directories(prefix) if locked.live.facts.is_conda else ():
         yield f"{prefix}/{directory} is {_UNRELATED[directory]}: not part of this environment, not captured"

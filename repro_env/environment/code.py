@@ -11,11 +11,12 @@ import msgspec
 from msgspec.structs import replace
 
 from repro_env.environment.assembly import CapturedCode
-from repro_env.environment.bundle import Bundle
+from repro_env.environment.bundler import Bundler
 from repro_env.environment.lock import LockedEnvironment
 from repro_env.environment.python.distributions import project
 from repro_env.environment.source import data as datadigest
 from repro_env.environment.source import selection
+from repro_env.environment.source.request import CodeRequest
 from repro_env.environment.source.selection import SourceTree
 from repro_env.environment.system import openedlibraries
 from repro_env.environment.system.tree import Tree
@@ -34,20 +35,6 @@ from repro_env.store.store import Store
 _BUILD_METADATA = "build metadata of an editable install; the environment has the same in .dist-info"
 
 
-class CodeRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Which code and data the user requested. Paths are absolute."""
-
-    source: Path
-    output: Path
-    """The directory of the spec."""
-    include: tuple[str, ...] = ()
-    exclude: tuple[str, ...] = ()
-    not_secret: tuple[str, ...] = ()
-    """Globs of files that contain no secret although they look like it."""
-    data: tuple[tuple[Path, str], ...] = ()
-    """(path on this machine, path in runs)."""
-
-
 class Code(msgspec.Struct, frozen=True, kw_only=True):
     """The code and the data, as listed and hashed."""
 
@@ -57,7 +44,7 @@ class Code(msgspec.Struct, frozen=True, kw_only=True):
     data: tuple[Data, ...]
     libraries: tuple[str, ...]
     """Libraries of this machine that the code opens."""
-    notes: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
 
     def with_imports(self, locked: LockedEnvironment) -> Code:
@@ -78,16 +65,16 @@ class Code(msgspec.Struct, frozen=True, kw_only=True):
             self,
             request=request,
             tree=replace(tree, excluded=tuple(excluded)),
-            notes=(*self.notes, *(f"{path.lstrip('/')} {why}" for path in imported)),
+            remarks=(*self.remarks, *(f"{path.lstrip('/')} {why}" for path in imported)),
         )
 
-    def bundle(self, bundle: Bundle) -> CapturedCode:
-        """Bundle the source, and return all facts for the spec."""
+    def bundle(self, bundler: Bundler) -> CapturedCode:
+        """Bundler the source, and return all facts for the spec."""
         tree, request = self.tree, self.request
         entries = sort_with_parents(entries_of(tree.found, self.store.hashes.of(tree.root, tree.found)))
         source = Source(
             path=str(tree.root),
-            tree=bundle.tree(Tree(entries=tuple(entries), contents=FileContents(tree.root, keys=keys_of(tree.found)))),
+            tree=bundler.tree(Tree(entries=tuple(entries), contents=FileContents(tree.root, keys=keys_of(tree.found)))),
             size=tree.size,
             relative=os.path.relpath(tree.root, os.path.realpath(request.output)),
             files=file_notes(entries),
@@ -96,7 +83,7 @@ class Code(msgspec.Struct, frozen=True, kw_only=True):
             include=request.include,
             exclude=request.exclude,
         )
-        return CapturedCode(source, self.data, tree.excluded, (*tree.notes, *self.notes), (*tree.problems, *self.unknown))
+        return CapturedCode(source, self.data, tree.excluded, (*tree.remarks, *self.remarks), (*tree.problems, *self.unknown))
 
 
 def look(request: CodeRequest, environ: dict[str, str], venv: Path | None, store: Store, tell: Tell) -> Code:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,6 +21,7 @@ from repro_env.environment.python.selection import Target
 from repro_env.environment.python.sites import Site, list_files, other_sites
 from repro_env.environment.system import base, openedlibraries
 from repro_env.environment.system.base import SystemFiles
+from repro_env.environment.system.elf import KeptElves
 from repro_env.environment.system.interpretertree import interpreter_tree
 from repro_env.environment.system.libraries import Needs, Owners
 from repro_env.environment.system.tree import Tree
@@ -59,6 +61,8 @@ class LiveEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     libraries: tuple[SharedLibrary, ...]
     external: tuple[ExternalPath, ...]
     """Paths outside the environment that Python imports from."""
+    began: int
+    """When the first site was listed (ns)."""
     unknown: tuple[str, ...] = ()
     """A line for each library that the code opens and that cannot be determined."""
 
@@ -79,7 +83,8 @@ def inspect(request: Request, facts: Interpretation, scanned: Scan, packaged: Ma
 
     `scanned`: its own distributions. `packaged`: real path -> owner, of files of conda packages.
     """
-    environ, store, this_host = request.environ, request.store, machine.host()
+    environ, store, this_host, began = request.environ, request.store, machine.host(), time.time_ns()
+    elves = KeptElves(store.facts, facts.layout.prefix)
     with ThreadPoolExecutor(2) as pool:
         # Meanwhile Python starts and libraries are loaded, while this thread reads from the disk.
         startup_future = pool.submit(python.start_up, facts, environ)
@@ -105,7 +110,7 @@ def inspect(request: Request, facts: Interpretation, scanned: Scan, packaged: Ma
             *((site.prefix, site.found, site.scanned.lists) for site in sites),
             *((path.root, path.found, lambda _: False) for path in external),
         ]
-        opened = openedlibraries.of_environment(facts.interpreter.executable, directories, environ, store)
+        opened = openedlibraries.of_environment(facts.interpreter.executable, directories, environ, store, elves.read)
         report = report_future.result()
     own = [
         f"{root}/{file.path}"
@@ -116,7 +121,7 @@ def inspect(request: Request, facts: Interpretation, scanned: Scan, packaged: Ma
     outside = [
         path for path in (*report.mapped, *report.deferred) if not path.startswith(f"{os.path.realpath(sites[0].prefix)}/")
     ]
-    packages = base.database(Path("/"))
+    packages = base.database(Path("/"), store.facts)
     site_directories = tuple(path for site in sites for path in site.layout.sites)
     needs = Needs(
         facts=facts,
@@ -127,12 +132,14 @@ def inspect(request: Request, facts: Interpretation, scanned: Scan, packaged: Ma
         programs=request.programs,
         # Only where system packages may be: a virtual environment has none.
         directories=() if facts.is_venv and len(sites) == 1 else site_directories,
+        read=elves.read,
         other_layers=(*site_directories, *(str(path.root) for path in external if path.is_complete)),
     )
     system = base.system_files(needs, packages, store.hashes)
     interpreter = None
     if not facts.is_conda:
-        interpreter = interpreter_tree(facts, environ, store.hashes)
+        interpreter = interpreter_tree(facts, environ, store.hashes, elves.read)
+    elves.save()
     owners = Owners(sites, packaged, system.libraries, interpreter)
     live = LiveEnvironment(
         facts=facts,
@@ -144,6 +151,7 @@ def inspect(request: Request, facts: Interpretation, scanned: Scan, packaged: Ma
         interpreter=interpreter,
         libraries=owners.libraries((*startup.mapped, *report.mapped)),
         external=external,
+        began=began,
         unknown=opened.unknown,
     )
     paths = live.lower_entries

@@ -22,11 +22,13 @@ from repro_env.environment.system.tree import Tree
 from repro_env.environment.wheels import composition
 from repro_env.environment.wheels import identification as wheels
 from repro_env.oci import conda as rule
+from repro_env.oci.wheel import Installed
 from repro_env.schema import redact
 from repro_env.schema.environment import Bundled
 from repro_env.schema.errors import CaptureError, os_errors_as
 from repro_env.schema.image import Layer
 from repro_env.schema.progress import Tell
+from repro_env.store.hashes import unchanged
 
 
 class LockedEnvironment(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +40,8 @@ class LockedEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     plain_packages: tuple[Bundled, ...]
     """Conda packages without an archive: their files are plain files of the environment."""
     wheels: tuple[archives.IdentifiedWheel, ...]
+    forms: dict[str, Installed]
+    """The installed forms of the wheels, by key (`Wheel.key`)."""
     compositions: tuple[composition.Composition, ...]
     """One per site."""
     layers: tuple[Layer, ...]
@@ -61,6 +65,8 @@ class LockedEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     def check_unchanged(self) -> None:
         """Raise `CaptureError` if a file was changed while the layers were computed, by comparing the files' keys."""
         for site in self.live.sites:
+            if unchanged(site.prefix, site.found, since=self.live.began):
+                continue
             files = list_files(self.live.facts, site.layout, site.scanned)
             keys_now = {file.path: file.key for file in files if file.kind == "file"}
             keys_before = {file.path: file.key for file in site.found if file.kind == "file"}
@@ -106,8 +112,8 @@ def lock(request: Request, tell: Tell, secrets: SecretSearch | None = None) -> L
     packages, plain_packages = conda.identify(meta, own_site, store=store, environ=environ, tell=tell)
     rewritten = frozenset(rule.record_path(package.artifact.filename) for package in packages)
     generated = records.replaced_files(own_site.prefix, rewritten) if facts.is_conda else {}
-    forms = {package.artifact.key: package.installed(facts.layout) for package in packages}
-    wheel_forms = {dist.artifact.key: dist.installed(live.sites[dist.artifact.site].layout) for dist in identified}
+    forms = {package.artifact.key: package.installed(facts.layout, store) for package in packages}
+    wheel_forms = {dist.artifact.key: dist.installed(live.sites[dist.artifact.site].layout, store) for dist in identified}
     lower = live.lower_entries
     compositions = tuple(
         composition.compose([forms, wheel_forms], site, lower) for site in (own_site.with_generated(generated), *live.sites[1:])
@@ -118,8 +124,8 @@ def lock(request: Request, tell: Tell, secrets: SecretSearch | None = None) -> L
     overlay_tree, skipped = overlay(request, live, compositions, generated, home.data)
     if secrets is not None:
         _search_trees(secrets, live, overlay_tree)
-        archives.search(secrets, identified, wheel_forms, live.sites, store)
-        archives.search(secrets, packages, forms, live.sites, store)
+        archives.search(secrets, identified, wheel_forms, altered, live.sites, store)
+        archives.search(secrets, packages, forms, altered, live.sites, store)
         secrets.raise_if_found()
     return LockedEnvironment(
         request=request,
@@ -127,6 +133,7 @@ def lock(request: Request, tell: Tell, secrets: SecretSearch | None = None) -> L
         packages=packages,
         plain_packages=plain_packages,
         wheels=identified,
+        forms=wheel_forms,
         compositions=compositions,
         layers=(
             *archives.layers_of(packages, forms, altered, live.sites, store, "conda"),

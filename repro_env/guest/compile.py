@@ -1,53 +1,55 @@
-"""Compile the modules of an image with the image's own interpreter: `python compile.py OUT KNOWN DIRECTORY...`.
+"""Compile modules with the image's own interpreter: `python compile.py OUT ROOT DIRECTORY...`.
 
-The bytecode of each module below the directories is written to OUT, in the layout of PYTHONPYCACHEPREFIX. It contains the
-hash of its source, which Python checks at each import (PEP 552). If KNOWN, a directory with the same layout, has the bytecode of
-the same source, it is copied. Tests and files with syntax errors are skipped; any other error gives exit code 1. There is one
-worker for each core. It imports only the standard library of the image.
+ROOT is prepended to the directories; it is empty for those of the image itself. OUT gets the file `names`: where the bytecode of each
+module below them is, in the layout of PYTHONPYCACHEPREFIX, sorted, with zero bytes between; and packs of bytecode in the same order,
+`0`, `1` and so on, each complete when it appears. In a pack, eight bytes precede the name and the bytecode of a module: the length of
+each. Neither contains ROOT. The bytecode contains the hash of its source, which Python checks at each import (PEP 552). Tests and
+files that Python cannot compile are skipped; any other error gives exit code 1. It imports only the standard library of the image.
+
+A child process compiles the modules of a pack, and as many children run as there are cores. So the number of cores does not decide which
+modules are compiled in the same process, whose objects marshal may share.
 """
 
+import marshal
 import os
-import py_compile
-import shutil
 import sys
 import warnings
 from importlib.util import MAGIC_NUMBER, cache_from_source, source_hash
 
+PACK = 100
+"""Modules in a pack."""
+CHECKED_HASH = (3).to_bytes(4, "little")
+
 
 def find_modules(directories: "list[str]") -> "list[str]":
-    """The sorted paths of all source files. If two names are the same directory, as lib64 and lib, the first is used."""
+    """The paths of all source files. If two names are the same directory, as lib64 and lib, the first is used."""
     paths = {}
     for directory in {os.path.realpath(path): path for path in reversed(directories)}.values():
         for parent, names, files in os.walk(directory):
             names[:] = [name for name in names if name not in ("__pycache__", "test", "tests")]
             paths.update(dict.fromkeys(os.path.join(parent, file) for file in files if file.endswith(".py")))
-    return sorted(path for path in paths if os.path.isfile(path))
+    return [path for path in paths if os.path.isfile(path)]
 
 
-def copy_known(path: str, known: str) -> bool:
-    """Copy the bytecode of a source file, if there is some. Return whether it was copied."""
-    target = cache_from_source(path)
-    old = known + target[len(sys.pycache_prefix or "") :]
-    try:
-        with open(old, "rb") as file, open(path, "rb") as source:
-            if file.read(16) != MAGIC_NUMBER + b"\3\0\0\0" + source_hash(source.read()):
-                return False
-    except FileNotFoundError:
-        return False
-    os.makedirs(os.path.dirname(target), exist_ok=True)
-    shutil.copyfile(old, target)
-    return True
-
-
-def compile_all(paths: "list[str]", known: str) -> None:
-    mode = py_compile.PycInvalidationMode.CHECKED_HASH
-    for path in paths:
+def compile_all(modules: "list[tuple[str, str]]", root: str) -> bytes:
+    """The pack of modules. Each one has the name of its bytecode, and its path in the image."""
+    pack = []
+    for name, path in modules:
+        with open(root + path, "rb") as file:
+            source = file.read()
         try:
-            if copy_known(path, known):
-                continue
-            py_compile.compile(path, doraise=True, invalidation_mode=mode)
-        except py_compile.PyCompileError:
+            code = compile(source, path, "exec", dont_inherit=True)
+        except Exception:  # a wrong syntax has many exceptions
             continue
+        encoded, data = os.fsencode(name), MAGIC_NUMBER + CHECKED_HASH + source_hash(source) + marshal.dumps(code)
+        pack += [len(encoded).to_bytes(4, "little"), len(data).to_bytes(4, "little"), encoded, data]
+    return b"".join(pack)
+
+
+def write(path: str, data: bytes) -> None:
+    with open(path + ".new", "wb") as file:
+        file.write(data)
+    os.rename(path + ".new", path)
 
 
 def main() -> None:
@@ -55,20 +57,24 @@ def main() -> None:
     os.dup2(devnull, 1)
     os.dup2(devnull, 2)
     warnings.simplefilter("ignore")
-    sys.pycache_prefix = sys.argv[1]
-    paths = find_modules(sys.argv[3:])
-    count = max(1, min(len(os.sched_getaffinity(0)), len(paths)))
-    workers = []
-    for number in range(count):
-        pid = os.fork()
-        if pid == 0:
+    out, root = sys.argv[1:3]
+    paths = [path[len(root) :] for path in find_modules([root + directory for directory in sys.argv[3:]])]
+    sys.pycache_prefix = "/"
+    modules = sorted((cache_from_source(path)[1:], path) for path in paths)
+    write(os.path.join(out, "names"), b"\0".join(os.fsencode(name) for name, _ in modules))
+    packs = [modules[start : start + PACK] for start in range(0, len(modules), PACK)]
+    statuses = []
+    for number, pack in enumerate(packs):
+        if number >= len(os.sched_getaffinity(0)):
+            statuses.append(os.wait()[1])
+        if os.fork() == 0:
             try:
-                compile_all(paths[number::count], sys.argv[2])
+                write(os.path.join(out, str(number)), compile_all(pack, root))
             except BaseException:
                 os._exit(1)
             os._exit(0)
-        workers.append(pid)
-    statuses = [os.waitpid(pid, 0)[1] for pid in workers]
+    while len(statuses) < len(packs):
+        statuses.append(os.wait()[1])
     sys.exit(any(statuses))
 
 

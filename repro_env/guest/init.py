@@ -56,9 +56,9 @@ def start(connection: socket.socket) -> None:
         hint = "run `repro-env doctor`, or use another runner"
         send(connection, {"type": "failed", "kind": "SandboxError", "what": broken, "where": "", "hint": hint})
         os._exit(1)
-    notes = ["addresses: random (%s)" % why for why in attempt(fix_addresses)] if launch["fixed_addresses"] else []
-    notes += ["init: the command can trace it (%s)" % why for why in attempt(forbid_tracing)]
-    notes += ["system calls: only the engine's filter (%s)" % why for why in attempt(filter_calls, launch["filter"])]
+    deviations = ["addresses: random (%s)" % why for why in attempt(fix_addresses)] if launch["fixed_addresses"] else []
+    deviations += ["init: the command can trace it (%s)" % why for why in attempt(forbid_tracing)]
+    deviations += ["system calls: only the engine's filter (%s)" % why for why in attempt(filter_calls, launch["filter"])]
     before = count_oom_kills()
     read, write = os.pipe()  # execve closes it; if the command cannot be started, the reason is written to it
     child = 0
@@ -75,7 +75,7 @@ def start(connection: socket.socket) -> None:
         os.close(stream)
     with os.fdopen(read, "rb") as pipe:
         reason = pipe.read()
-    send(connection, {"type": "started", "notes": notes})
+    send(connection, {"type": "started", "deviations": deviations})
     status = attend(child, connection)
     ended = {"type": "ended", "status": status, "starved": count_oom_kills() > before}
     if reason:

@@ -8,7 +8,6 @@ Standard library only, Python 3.8 and later. Without `from __future__`, which ca
 """
 
 import base64
-import configparser
 import csv
 import hashlib
 import io
@@ -340,6 +339,8 @@ def replace_shebang(body: bytes, shebang: bytes = SHEBANG) -> bytes:
 
 def read_entry_points(data: bytes, where: str) -> "list[EntryPoint]":
     """The scripts that `entry_points.txt` declares, sorted by name (PyPA entry points specification)."""
+    import configparser  # slow to import
+
     parser = configparser.ConfigParser(delimiters=("=",), interpolation=None, strict=False)
     parser.optionxform = str  # type: ignore[assignment,method-assign]
     try:

@@ -89,7 +89,7 @@ def entry_at(location: str, path: str) -> Found:
     """Return what is at a location, named `path`. Raises `OSError`, and `CaptureError` for a symlink target that is not UTF-8."""
     facts = os.lstat(location)
     size, mode = facts.st_size, facts.st_mode
-    key = _key(facts)
+    key = key_of(facts)
     kind = stat.S_IFMT(mode)
     if kind == stat.S_IFREG:
         return Found(path, "file", bool(mode & 0o100), size, "", key)
@@ -182,14 +182,14 @@ def sync_directory(directory: Path) -> None:
         os.close(fd)
 
 
-def open_regular(path: Path, *, below: Path | None = None) -> int:
+def open_regular(path: Path | str, *, below: Path | None = None) -> int:
     """Open a regular file for reading; the caller closes the descriptor. Other kinds are never opened, so the call cannot hang.
 
     No symlink is followed: neither `path` itself, nor a directory between it and `below`, a trusted directory above it
     (default: the file's own directory). Raises `OSError`, whose `strerror` names what is there instead.
     """
-    parts = (path.name,) if below is None else path.relative_to(below).parts
-    handle = os.open(path.parent if below is None else below, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    parts: tuple[Path | str, ...] = (path,) if below is None else Path(path).relative_to(below).parts
+    handle = None if below is None else os.open(below, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for number, part in enumerate(parts, 1):
             kind = stat.S_IFREG if number == len(parts) else stat.S_IFDIR
@@ -197,13 +197,17 @@ def open_regular(path: Path, *, below: Path | None = None) -> int:
             expect(os.stat(part, dir_fd=handle, follow_symlinks=False).st_mode, kind)
             flags = os.O_RDONLY | os.O_NONBLOCK if kind == stat.S_IFREG else os.O_PATH | os.O_DIRECTORY
             opened = os.open(part, os.O_NOFOLLOW | os.O_CLOEXEC | flags, dir_fd=handle)
-            os.close(handle)
+            if handle is not None:
+                os.close(handle)
             handle = opened
             if part == "..":
                 raise OSError(errno.EPERM, "it leads out of its directory")
+        if handle is None:  # `path` is `below` itself
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         expect(os.fstat(handle).st_mode, stat.S_IFREG)
     except BaseException as error:
-        os.close(handle)
+        if handle is not None:
+            os.close(handle)
         if isinstance(error, OSError):
             error.filename = str(path)
         raise
@@ -240,11 +244,11 @@ def read_regular(path: Path, most: int, *, below: Path | None = None) -> bytes:
     raise OSError(errno.EFBIG, f"it is larger than {most:,} bytes", str(path))
 
 
-def read_head(path: Path, most: int) -> bytes:
+def read_head(path: Path | str, most: int) -> bytes:
     """Return the first `most` bytes of an untrusted file; empty if it cannot be read or is not a regular file."""
     try:
-        with os.fdopen(open_regular(path), "rb") as file:
-            return file.read(most)
+        with os.fdopen(open_regular(path), "rb", buffering=0) as file:
+            return file.read(most) or b""
     except OSError:
         return b""
 
@@ -353,7 +357,8 @@ class FileContents:
             fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             try:
                 _check_key(fd, key, path)
-                while chunk := os.read(fd, min(CHUNK, remaining + 1)):
+                # Its key shows that a file has not become longer, so its end need not be read.
+                while (remaining or key is None) and (chunk := os.read(fd, min(CHUNK, remaining + 1))):
                     remaining -= len(chunk)
                     if remaining < 0:
                         what = "this file became longer while it was being read"
@@ -365,12 +370,12 @@ class FileContents:
 
 
 def _check_key(fd: int, key: Key | None, path: str) -> None:
-    if key is not None and _key(os.fstat(fd)) != key:
+    if key is not None and key_of(os.fstat(fd)) != key:
         what = "this file changed while it was captured"
         raise CaptureError(what, where=path, hint="stop the process that writes to it, then capture again")
 
 
-def _key(facts: os.stat_result) -> Key:
+def key_of(facts: os.stat_result) -> Key:
     return (facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
 
 

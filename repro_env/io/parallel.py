@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import IO, Any, NoReturn, TypeVar
+from typing import IO, Any, NoReturn, TypeVar, cast
 
 T = TypeVar("T")
 _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -118,6 +118,27 @@ def call_each(functions: Sequence[Callable[[], T]], jobs: int) -> Generator[T, N
             child.close()
         for number, handler in handlers.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def call_meanwhile(function: Callable[[], T]) -> Iterator[Callable[[], T]]:
+    """Call a function in another process while the block runs. Yields a function that waits for what it returns or raises.
+
+    If the block ends before that, the other process gets SIGTERM.
+    """
+    child = _Child(function, {})
+
+    def result() -> T:
+        while not child.is_over:
+            child.read()
+        return cast("T", child.result())
+
+    try:
+        yield result
+    finally:
+        if not child.is_over:
+            os.kill(child.pid, signal.SIGTERM)
+        child.close()
 
 
 @contextmanager

@@ -7,9 +7,11 @@ import os
 import selectors
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 import msgspec
 
@@ -69,6 +71,54 @@ def run(
                 pipe.close()
         child.wait()
     return Done(child.returncode, bytes(output[0]), bytes(output[1]), timed_out)
+
+
+class PythonProcess:
+    """This Python with the same modules in another process, which gets objects through its stdin and sends others from its stdout.
+
+    It has a session of its own, so Ctrl-C does not reach it: it must end when its stdin is closed.
+    """
+
+    def __init__(self, code: str) -> None:
+        """Start the process. `code`: the statements that it executes."""
+        start = f"import sys; sys.path[:] = {sys.path!r}; sys.pycache_prefix = {sys.pycache_prefix!r}\n{code}"
+        words = [sys.executable, "-I", "-S", "-B", "-X", "utf8", "-c", start]
+        self._child = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+        self.pid = self._child.pid
+
+    def exchange(self, message: object) -> Iterator[object]:
+        """Send an object, and yield the answers. Raises `OSError`, `EOFError` or `ValueError` if the process ends or was stopped."""
+        import pickle  # slow to import
+
+        assert self._child.stdin is not None  # noqa: S101
+        assert self._child.stdout is not None  # noqa: S101
+        send(self._child.stdin, message)
+        while True:
+            yield pickle.load(self._child.stdout)  # noqa: S301 - from our own process
+
+    def wait(self) -> None:
+        """Wait until the process has ended by itself."""
+        self._child.wait()
+
+    def stop(self) -> None:
+        """Close stdin. Safe to use while another thread waits for an answer."""
+        if self._child.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._child.stdin.close()
+
+    def close(self) -> None:
+        """Stop the process, and wait until it has ended."""
+        self.stop()
+        with self._child:
+            pass
+
+
+def send(file: IO[bytes], message: object) -> None:
+    """Write an object for a process that reads it with `pickle.load`."""
+    import pickle
+
+    pickle.dump(message, file, pickle.HIGHEST_PROTOCOL)
+    file.flush()
 
 
 def _communicate(

@@ -176,8 +176,6 @@ class Engine(abc.ABC, Generic[S]):
     """As in `--on NAME`."""
     settings: ClassVar[type[Settings]]
     """The type `S`."""
-    prefixes: ClassVar[tuple[str, ...]] = ()
-    """How the names of the variables begin that the scheduler sets in a job. No message says that a run ignores them."""
 
     def complete(self, settings: S, environ: Mapping[str, str]) -> S:  # noqa: ARG002
         """Return the settings with the defaults that only the site knows. Raises `EngineError`."""

@@ -12,12 +12,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from repro_env.io import pyproject
 from repro_env.launch.engine import Engine, Settings
-from repro_env.schema import toml
-from repro_env.schema.errors import UsageError, os_errors_as
+from repro_env.schema.errors import UsageError
 
 S = TypeVar("S", bound=Settings)
-_TABLE = "tool.repro-env.jobs"
+JOBS = "jobs"
 
 
 def parse(engine: Engine[S], words: Sequence[str], defaults: Mapping[str, object] | None = None, where: str = "") -> S:
@@ -58,20 +58,4 @@ def _text(field: msgspec.structs.FieldInfo) -> str:
 
 def defaults(name: str, directory: Path) -> tuple[dict[str, object], Path]:
     """Return the defaults for an engine and the file that has them; none of a directory without one. Raises `UsageError`."""
-    path = next(
-        (parent / "pyproject.toml" for parent in (directory, *directory.parents) if (parent / "pyproject.toml").is_file()), None
-    )
-    if path is None:
-        return {}, directory
-    with os_errors_as(UsageError, "this file cannot be read", where=path, hint="it may have defaults for jobs"):
-        data = path.read_bytes()
-    try:
-        table: Any = toml.loads(data.decode())
-        for key in (*_TABLE.split("."), name):
-            table = table.get(key, {})
-        found = {str(key): value for key, value in table.items()}
-    except (ValueError, AttributeError):  # not UTF-8, no TOML, no table
-        raise UsageError(
-            f"{_TABLE}.{name} cannot be read", where=str(path), hint="correct the file: it must be a table of TOML"
-        ) from None
-    return found, path
+    return pyproject.read(directory, JOBS, name)

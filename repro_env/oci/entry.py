@@ -84,13 +84,13 @@ def file_notes(entries: Iterable[Entry]) -> dict[str, str]:
 
     `%` and control characters are escaped.
     """
-    notes = {}
+    lines = {}
     for entry in entries:
         if entry.kind == "file":
-            notes[escape(entry.path)] = f"{'program' if entry.executable else 'file'} {entry.size} {entry.sha256}"
+            lines[escape(entry.path)] = f"{'program' if entry.executable else 'file'} {entry.size} {entry.sha256}"
         elif entry.kind == "link":
-            notes[escape(entry.path)] = f"link {escape(entry.target)}"
-    return notes
+            lines[escape(entry.path)] = f"link {escape(entry.target)}"
+    return lines
 
 
 def entries_from_notes(listed: Mapping[str, str]) -> dict[str, Entry]:

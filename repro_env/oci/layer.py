@@ -4,11 +4,61 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+from queue import Queue
+from threading import Thread
 
 from repro_env.oci import tar
 from repro_env.oci.entry import Entry, Members
 from repro_env.schema import codec
 from repro_env.schema.errors import ArtifactError, BuildError
+
+_BLOCK = 1 << 18
+"""Bytes that are hashed at once. Smaller pieces are joined."""
+_WAITING = 2
+"""Most blocks that wait to be hashed."""
+
+
+class HashThread(AbstractContextManager["HashThread"]):
+    """The sha256 of bytes, computed by a thread while this one makes the next bytes. The thread ends with the `with` block."""
+
+    def __init__(self) -> None:
+        self._hasher = hashlib.sha256()
+        self._blocks: Queue[bytes] = Queue(_WAITING)
+        self._pieces: list[bytes] = []
+        self._size = 0
+        self._thread: Thread | None = None
+
+    def update(self, data: bytes) -> None:
+        """Add bytes."""
+        if len(data) < _BLOCK:
+            self._pieces.append(data)
+            self._size += len(data)
+            if self._size < _BLOCK:
+                return
+            data = b""
+        if self._thread is None:
+            self._thread = Thread(target=self._hash, daemon=True)
+            self._thread.start()
+        for block in filter(None, (b"".join(self._pieces), data)):
+            self._blocks.put(block)
+        self._pieces, self._size = [], 0
+
+    def digest(self) -> str:
+        """Return the `sha256:<hex>` of all bytes. Call it once, at the end."""
+        self.__exit__()
+        self._hasher.update(b"".join(self._pieces))
+        return f"sha256:{self._hasher.hexdigest()}"
+
+    def __exit__(self, *_: object) -> None:
+        if self._thread is not None:
+            self._blocks.put(b"")
+            self._thread.join()
+            self._thread = None
+
+    def _hash(self) -> None:
+        while block := self._blocks.get():
+            self._hasher.update(block)
 
 
 class Measured:
@@ -40,7 +90,10 @@ class Measured:
 
 def diff_id(members: Members) -> str:
     """Return `sha256:<hex>` of the layer's tar (OCI: DiffID)."""
-    return Measured(tar.write(members)).read().digest
+    with HashThread() as hasher:
+        for chunk in tar.write(members):
+            hasher.update(chunk)
+        return hasher.digest()
 
 
 def check_diff_id(actual: str, expected: str) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from typing import Literal
 
 from repro_env.oci.entry import CHUNK, Entry, Member, Members
@@ -91,10 +92,17 @@ def mode(entry: Entry) -> int:
 
 
 def _block(name: bytes, mode: int, size: int, kind: bytes, link: bytes) -> bytes:
-    head = b"%b%07o\0%07o\0%07o\0%011o\0%011o\0" % (name.ljust(100, b"\0"), mode, 0, 0, size, MTIME)
+    fields = b"%07o\0%07o\0%07o\0%011o\0%011o\0" % (mode, 0, 0, size, MTIME)
+    tail, tail_sum = _tail(kind, link)
+    checksum = sum(name) + sum(fields) + tail_sum + 8 * 0x20
+    return b"%b%b%06o\0 %b" % (name.ljust(100, b"\0"), fields, checksum, tail)
+
+
+@lru_cache(maxsize=64)
+def _tail(kind: bytes, link: bytes) -> tuple[bytes, int]:
+    """Return what follows the checksum, and the sum of its bytes: almost always that of a file."""
     tail = b"%b%bustar\00000%b" % (kind, link.ljust(100, b"\0"), bytes(BLOCK - 265))
-    checksum = sum(head) + sum(tail) + 8 * 0x20
-    return b"%b%06o\0 %b" % (head, checksum, tail)
+    return tail, sum(tail)
 
 
 def _record(key: bytes, value: bytes) -> bytes:

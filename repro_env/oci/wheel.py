@@ -15,6 +15,7 @@ import msgspec
 from repro_env.guest import wheelrule
 from repro_env.oci.entry import Entry
 from repro_env.oci.paths import inside, root_of
+from repro_env.schema.artifact import Wheel
 from repro_env.schema.environment import Layout
 from repro_env.schema.errors import ArtifactError
 
@@ -46,6 +47,10 @@ class Installed(msgspec.Struct, frozen=True):
     def size(self) -> int:
         """Total size of the files in bytes."""
         return sum(entry.size for entry in self.entries)
+
+
+FormOf = Callable[[Wheel], Installed]
+"""Returns the installed form of a wheel at its layout."""
 
 
 def _raise_artifact_errors(function: Callable[P, T]) -> Callable[P, T]:

@@ -16,7 +16,7 @@ Refused = tuple[str, list[tuple[str, int]]]
 _ADDR_NO_RANDOMIZE = 0x0040000
 
 
-def fix_addresses(launch: Launch, notes: list[str]) -> int | None:
+def fix_addresses(launch: Launch, deviations: list[str]) -> int | None:
     """Switch off address randomization for programs that this thread starts, if the launch asks for it.
 
     The order of a set of objects depends on their addresses. Returns the previous personality, or None if nothing was changed.
@@ -28,7 +28,7 @@ def fix_addresses(launch: Launch, notes: list[str]) -> int | None:
         before = kernel.personality()
         kernel.personality(before | _ADDR_NO_RANDOMIZE)
     except OSError as error:
-        notes.append(f"addresses: random ({error.strerror or error})")
+        deviations.append(f"addresses: random ({error.strerror or error})")
         return None
     return before
 

@@ -7,7 +7,6 @@ files are those of the machine's CDI spec. Without one, a spec is made of what t
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import stat
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,14 +22,15 @@ from repro_env.schema import fingerprints
 from repro_env.schema.codec import Frozen
 from repro_env.schema.environment import Variable
 from repro_env.schema.errors import RunError, UsageError
+from repro_env.schema.patterns import lazy
 from repro_env.schema.run import GpuFact, Gpus, HostFile
 
 SMI = "/usr/local/bin/nvidia-smi"
 """Where a run sees `nvidia-smi`: in a directory on PATH that is usually empty."""
 NVIDIA, AMD = cdi.KINDS
 _MOST = 1024
-_NAME = re.compile(r"\d{1,4}(?::\d{1,4})?|(?:GPU|MIG)-[0-9A-Za-z-]+")
-_INDEX = re.compile(r"(\d+)(?::(\d+))?")
+_NAME = lazy(r"\d{1,4}(?::\d{1,4})?|(?:GPU|MIG)-[0-9A-Za-z-]+")
+_INDEX = lazy(r"(\d+)(?::(\d+))?")
 """Names of devices in NVIDIA's CDI specs: the index of a GPU, and of a MIG device in it."""
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 """The caller's variables that limit which GPUs a program uses. The first that is set counts."""

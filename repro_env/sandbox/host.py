@@ -68,7 +68,7 @@ class HostRunner(Runner):
         copy_configuration(launch, home)
         _link_mounts(launch, root)
         temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="repro-env-", ignore_cleanup_errors=True))
-        writable = [str(root), temporary, launch.notes, *(mount.source for mount in launch.mounts if not mount.read_only)]
+        writable = [str(root), temporary, launch.reports, *(mount.source for mount in launch.mounts if not mount.read_only)]
         result = start(relocate(launch, root, temporary), streams, group, writable=writable)
         result.methods = (MEANS, _RESTRICTED if landlock.is_available() else _UNRESTRICTED)
         return result
@@ -76,9 +76,9 @@ class HostRunner(Runner):
 
 def relocate(launch: Launch, root: Path, temporary: str) -> Launch:
     """Replace the paths of the source by those of the copy, in the arguments and variables of a launch. Pure."""
-    keep = (launch.prefix, *(tree.target for tree in launch.trees), launch.tools, launch.notes, str(root))
+    keep = (launch.prefix, *(tree.target for tree in launch.trees), launch.tools, launch.reports, str(root))
     workspace = _pattern(launch.workspace, keep)
-    host_paths = {paths.SEEDS: launch.tools, paths.NOTES: launch.notes}
+    host_paths = {paths.SEEDS: launch.tools, paths.REPORTS: launch.reports}
 
     def replaced(text: str) -> str:
         for path, host_path in host_paths.items():
@@ -138,12 +138,12 @@ def copy_configuration(launch: Launch, home: Path, *, from_image: bool = False) 
 
 def start(launch: Launch, streams: Streams, group: Group, *, writable: Sequence[str] | None) -> Result:
     """Start the command and wait for its end. `writable`: where it may write; None for anywhere."""
-    clock, notes = Clock(launch.limits), list[str]()
+    clock, deviations = Clock(launch.limits), list[str]()
     read, write = os.pipe2(os.O_CLOEXEC)
     with queue_signals(signal.SIGCHLD) as queue:
         # Block signals until the child has restored its handlers, so that it loses none.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
-        before = command.fix_addresses(launch, notes)
+        before = command.fix_addresses(launch, deviations)
         child = os.fork()
         if child == 0:
             _become_command(launch, write, queue, set(mask), streams, group, writable)
@@ -158,7 +158,7 @@ def start(launch: Launch, streams: Streams, group: Group, *, writable: Sequence[
         status = _wait(child, queue, streams, clock)
         interrupted = next(filter(FORWARDED.__contains__, queue.taken), 0)
     return Result(
-        notes=(*notes, *streams.notes),
+        deviations=(*deviations, *streams.deviations),
         ended=Ended(status, refused=msgspec.json.decode(refused, type=command.Refused) if refused else None),
         interrupted=interrupted,
         timed_out=clock.is_over,

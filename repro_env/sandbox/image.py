@@ -68,7 +68,7 @@ class Image:
             mounts[paths.PYCACHE] = (str(self.bytecode), True)
         if launch.site is not None and self._can_mount_site(launch):
             mounts[launch.site] = (f"{launch.tools}/{paths.SITE}", True)
-        return mounts | {paths.SEEDS: (launch.tools, True), paths.NOTES: (launch.notes, False)}
+        return mounts | {paths.SEEDS: (launch.tools, True), paths.REPORTS: (launch.reports, False)}
 
     def merge(self, launch: Launch) -> Path:
         """The merged tree of the layers, which is made for the first run. Raises `StoreError`, `DiskError`, `OSError`."""
@@ -139,40 +139,48 @@ def merge(layers: Sequence[Path], target: Path) -> Path:
 def _add_layer(layer: Path, tree: Path) -> None:
     """Apply a layer to the tree of the lower layers."""
     for found in files.walk(layer):
-        source, target = layer / found.path, tree / found.path
-        if found.kind == "dir":
-            if target.is_symlink() or not target.is_dir():
-                target.unlink(missing_ok=True)
-                target.mkdir()
-                target.chmod(0o755)
+        source, target = f"{layer}/{found.path}", f"{tree}/{found.path}"  # path objects take longer than the links
+        if found.kind == "dir" and os.path.isdir(target) and not os.path.islink(target):  # noqa: PTH112, PTH114
             continue
+        try:
+            _add(found, source, target)
+        except FileExistsError:
+            _remove(target)
+            _add(found, source, target)
+
+
+def _add(found: files.Found, source: str, target: str) -> None:
+    if found.kind == "dir":
+        os.mkdir(target)  # noqa: PTH102
+        os.chmod(target, 0o755)  # noqa: PTH101, S103
+    elif found.kind == "link":
+        os.symlink(found.target, target)  # noqa: PTH211
+    elif found.kind == "file":
+        _link(source, target)
+    elif _is_whiteout(source):
         _remove(target)
-        if found.kind == "link":
-            target.symlink_to(found.target)
-        elif found.kind == "file":
-            _link(source, target)
-        elif not _is_whiteout(source):
-            raise OSError(errno.EINVAL, "it is not a file, a directory or a symlink", str(source))
+    else:
+        raise OSError(errno.EINVAL, "it is not a file, a directory or a symlink", source)
 
 
-def _is_whiteout(path: Path) -> bool:
-    facts = path.lstat()
+def _is_whiteout(path: str) -> bool:
+    facts = os.lstat(path)
     return stat.S_ISCHR(facts.st_mode) and facts.st_rdev == 0
 
 
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        files.remove_tree(path)
+def _remove(path: str) -> None:
+    if os.path.isdir(path) and not os.path.islink(path):  # noqa: PTH112, PTH114
+        files.remove_tree(Path(path))
     else:
         with contextlib.suppress(FileNotFoundError):
-            path.unlink()
+            os.unlink(path)  # noqa: PTH108
 
 
-def _link(source: Path, target: Path) -> None:
+def _link(source: str, target: str) -> None:
     try:
         os.link(source, target, follow_symlinks=False)
     except OSError as error:
         # The file system has no hard links, or the file already has too many.
         if error.errno not in (errno.EMLINK, errno.EPERM, errno.EOPNOTSUPP, errno.EXDEV):
             raise
-        workspace.copy_file(source, target)
+        workspace.copy_file(Path(source), Path(target))

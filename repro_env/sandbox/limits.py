@@ -19,14 +19,15 @@ from pathlib import Path
 from repro_env.sandbox import memory
 from repro_env.schema.codec import Frozen
 from repro_env.schema.errors import SandboxError, UsageError, os_errors_as
+from repro_env.schema.patterns import lazy
 from repro_env.schema.run import Limits
 
 _PERIOD = 100_000
 """Microseconds of the period of CPU quotas, as in Docker."""
 _LEAST = 4 << 20
-_SIZE = re.compile(r"(\d{1,15})(?:([kmgt])(?:i?b)?|b)?", re.IGNORECASE | re.ASCII)
-_SLURM_TIME = re.compile(r"(?:(\d{1,5})-)?(\d{1,7}(?::\d{1,7}){0,2})", re.ASCII)
-_DURATION = re.compile(r"(?:(\d{1,5})d)?(?:(\d{1,6})h)?(?:(\d{1,7})m)?(?:(\d{1,9})s)?", re.ASCII)
+_SIZE = lazy(r"(\d{1,15})(?:([kmgt])(?:i?b)?|b)?", re.IGNORECASE | re.ASCII)
+_SLURM_TIME = lazy(r"(?:(\d{1,5})-)?(\d{1,7}(?::\d{1,7}){0,2})", re.ASCII)
+_DURATION = lazy(r"(?:(\d{1,5})d)?(?:(\d{1,6})h)?(?:(\d{1,7})m)?(?:(\d{1,9})s)?", re.ASCII)
 _INHERITED = ("cpu.max", "cpuset.cpus", "memory.max", "memory.swap.max", "pids.max")
 """Limits of a group of version 2."""
 _SWAP = ("memory.swap.max", "memory.memsw.limit_in_bytes")
@@ -71,14 +72,14 @@ class Enforcement(Frozen, frozen=True, kw_only=True):
     """The directory above a group that is made for the run -> file of the group and its text, in the order of writing."""
     affinity: tuple[int, ...] = ()
     """The CPUs of the run if no group can limit them."""
-    notes: tuple[str, ...] = ()
+    deviations: tuple[str, ...] = ()
     """What is not enforced as requested, for the user and the record."""
 
 
 def find(limits: Limits) -> Enforcement:
     """Find out how this machine can enforce limits of CPUs and memory."""
     groups: dict[str, dict[str, str]] = {}
-    notes: list[str] = []
+    deviations: list[str] = []
     affinity: tuple[int, ...] = ()
     wanted = {"memory": limits.memory, "cpu": limits.cpus}
     for controller in (name for name, limit in wanted.items() if limit):
@@ -87,12 +88,12 @@ def find(limits: Limits) -> Enforcement:
             settings = groups.setdefault(str(parent), inherited)
             settings |= _memory(limits.memory, version) if controller == "memory" else _cpu(limits.cpus, version, settings)
         elif controller == "memory":
-            notes.append("memory: not limited, because no control group can be made here")
+            deviations.append("memory: not limited, because no control group can be made here")
         else:
             affinity = tuple(sorted(os.sched_getaffinity(0)))[: math.floor(limits.cpus)]
             how = f"limited to {len(affinity)} by affinity" if affinity else "not limited"
-            notes.append(f"cpus: {how}, because no control group can be made here")
-    return Enforcement(groups=groups, affinity=affinity, notes=tuple(notes))
+            deviations.append(f"cpus: {how}, because no control group can be made here")
+    return Enforcement(groups=groups, affinity=affinity, deviations=tuple(deviations))
 
 
 def _memory(limit: int, version: int) -> dict[str, str]:
@@ -142,7 +143,7 @@ class Group:
     def __init__(self, enforcement: Enforcement, directories: list[Path]) -> None:
         self._affinity = enforcement.affinity
         self._directories = directories
-        self.notes = enforcement.notes
+        self.deviations = enforcement.deviations
         """See `Enforcement`."""
 
     def join(self) -> None:

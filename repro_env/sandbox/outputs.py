@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
 
 from repro_env.io.files import sha256_of
 from repro_env.schema import redact
+from repro_env.schema.patterns import lazy
 from repro_env.schema.run import Output
 from repro_env.schema.rundirectory import FILES, HOSTS, OUTSIDE
 
-_NAME = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,4000}")
+_NAME = lazy(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,4000}")
 """Paths that a record can hold. Bytes that are not UTF-8 are surrogates (PEP 383)."""
 
 
@@ -60,11 +60,7 @@ def collect(files: Path, prefix: str = "", recorded: Iterable[Output] | None = N
                 outputs.append(Output(path=prefix + path, sha256="", size=size))
             else:
                 names.append(path)
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        digests = list(pool.map(_hash_file, [files / name for name in names]))
-    for name, found in zip(names, digests, strict=True):
+    for name, found in zip(names, _hash_files([files / name for name in names]), strict=True):
         if isinstance(found, OSError):
             others.append(f"{name} ({found.strerror})")
         else:
@@ -90,6 +86,15 @@ def _size(item: os.DirEntry[str]) -> int:
     with contextlib.suppress(OSError):
         return item.stat().st_size
     return 0
+
+
+def _hash_files(paths: Sequence[Path]) -> list[tuple[str, int] | OSError]:
+    if len(paths) < 2:
+        return list(map(_hash_file, paths))
+    from concurrent.futures import ThreadPoolExecutor  # slow to import
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(_hash_file, paths))
 
 
 def _hash_file(path: Path) -> tuple[str, int] | OSError:

@@ -10,8 +10,8 @@ from collections.abc import Container, Iterator, Sequence
 from repro_env.oci import paths as layout
 from repro_env.schema.environment import Interpreter, Variable, values_of
 from repro_env.schema.errors import UsageError
-from repro_env.schema.run import Claim, ImageTree, Launch, Member, Mode, Mount, Request, Start
-from repro_env.schema.rundirectory import NOTES_FILE, TRACE
+from repro_env.schema.run import Claim, ImageTree, Launch, Mode, Mount, Request, Start
+from repro_env.schema.rundirectory import TRACE
 from repro_env.schema.spec import Identity, Spec
 
 _THREADS = {
@@ -65,7 +65,7 @@ def plan(spec: Spec, start: Start, request: Request) -> Launch:
         mounts=tuple(sorted(request.mounts, key=lambda mount: mount.target)),
         tools=request.tools,
         site=_site(spec.observed.interpreter),
-        notes=request.notes,
+        reports=request.reports,
         user=request.user,
         network=request.network,
         gpus=request.gpus,
@@ -81,11 +81,6 @@ def _site(interpreter: Interpreter) -> str | None:
     """The archive of modules that Python has on `sys.path` before its library, whether it exists or not; None for another layout."""
     directory, _, name = interpreter.stdlib.rpartition("/")
     return f"{directory}/{name.replace('.', '')}.zip" if re.fullmatch(r"python3\.\d+t?", name) else None
-
-
-def notes_file(member: Member | None) -> str:
-    """The name of the file with the reports of the hooks. Machines cannot append to one file on a shared file system."""
-    return NOTES_FILE if member is None else f"{member.rank}-{NOTES_FILE}"
 
 
 def trees(spec: Spec, workspace: str) -> tuple[ImageTree, ...]:
@@ -128,7 +123,7 @@ def _variables(spec: Spec, start: Start, request: Request) -> tuple[Variable, ..
     image = values_of(spec.identity.config.env)
     values = values_of(request.caller)
     traits = start.traits
-    tools, notes = (layout.SEEDS, layout.NOTES) if traits.has_own_root else (request.tools, request.notes)
+    tools, reports = (layout.SEEDS, layout.REPORTS) if traits.has_own_root else (request.tools, request.reports)
     if traits.passes_environment:
         caller_path = [
             part for part in values.get("PATH", "").split(":") if part and part != spec.identity.layout.prefix + "/bin"
@@ -147,7 +142,7 @@ def _variables(spec: Spec, start: Start, request: Request) -> tuple[Variable, ..
         values["PYTHONHASHSEED"] = str(start.seed)
     values |= {
         "REPRO_ENV_SEED": str(start.seed),
-        "REPRO_ENV_NOTES": f"{notes}/{notes_file(request.member)}",
+        "REPRO_ENV_REPORTS": f"{reports}/{request.member.reports_file}",
         "REPRO_ENV_RANKS": start.ranks,
         "REPRO_ENV_DETERMINISM": start.determinism,
         "REPRO_ENV_RUN": start.id,
@@ -169,7 +164,7 @@ def _variables(spec: Spec, start: Start, request: Request) -> tuple[Variable, ..
         # Not as separate variables: torchrun and joblib set them for their child processes only if they are not set.
         values["REPRO_ENV_THREADS"] = " ".join(f"{variable.name}={variable.value}" for variable in start.threads)
     if start.trace:
-        values["REPRO_ENV_TRACE"] = f"{notes}/{TRACE}"
+        values["REPRO_ENV_TRACE"] = f"{reports}/{TRACE}"
     if not request.network:
         values |= values_of(OFFLINE)
     if any(mount.kind == "git" for mount in request.mounts):
@@ -178,8 +173,7 @@ def _variables(spec: Spec, start: Start, request: Request) -> tuple[Variable, ..
     values = values_of(request.gpus.env) | values
     captured = filter(None, values.get("PYTHONPATH", "").split(":"))
     values["PYTHONPATH"] = ":".join(dict.fromkeys((*start.python_path, *captured)))
-    if request.member is not None:
-        values |= values_of(request.member.variables)
+    values |= values_of(request.member.variables)
     values |= values_of(request.env)
     values["PYTHONPATH"] = ":".join(filter(None, (f"{tools}/{layout.HOOKS}", values["PYTHONPATH"])))
     return tuple(Variable(name=name, value=values[name]) for name in sorted(values))

@@ -70,7 +70,7 @@ class PodRunner(Runner):
     def prepare(self, launch: Launch, directory: Path) -> None:
         """See `Runner`. Makes the directory that the pod mounts at the path of the source that of the run."""
         files = directory / FILES
-        if launch.member is None:
+        if launch.member.is_alone:
             Path(WORKSPACE).rename(files)
             super().prepare(launch, directory)
         else:
@@ -87,9 +87,9 @@ class PodRunner(Runner):
     def execute(self, launch: Launch, directory: Path, streams: Streams, group: Group, stack: contextlib.ExitStack) -> Result:  # noqa: ARG002
         """See `Runner`."""
         mounted_home = Path(HOME)
-        if launch.member is not None:
+        if not launch.member.is_alone:
             mounted_home = _shared(directory, launch.run_id) / f"home-{launch.member.rank}"
-        home = Path(f"{workspace.host_directory(launch, directory) / OUTSIDE}{launch.user.home}")
+        home = Path(f"{launch.member.host_directory(directory) / OUTSIDE}{launch.user.home}")
         home.parent.mkdir(parents=True)
         # What is mounted stays mounted: the command writes directly to the directory of the run.
         mounted_home.rename(home)

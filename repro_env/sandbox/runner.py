@@ -47,7 +47,7 @@ class Runner(abc.ABC):
 
         Raises `SandboxError`, `EngineError` or `RunError` for what the runner needs and this machine does not have.
         """
-        return limits.find(requested).notes if cls.enforces_limits else ()
+        return limits.find(requested).deviations if cls.enforces_limits else ()
 
     @classmethod
     @contextlib.contextmanager
@@ -76,7 +76,7 @@ class Runner(abc.ABC):
         """
         self.prepare(launch, directory)
         with contextlib.ExitStack() as stack:
-            logs = workspace.logs_directory(launch, directory)
+            logs = launch.member.logs_directory(directory)
             streams = Streams(logs, self._hidden, stack, launch.streams, replace_stdin=self.reads_ahead)
             has_starved = memory.watch_oom_kills()
             group = stack.enter_context(limits.group(launch.limits if self.enforces_limits else Limits(), launch.run_id))
@@ -90,7 +90,7 @@ class Runner(abc.ABC):
             interrupted=result.interrupted,
             out_of_memory=starved and result.code != 0,
             isolation=self.name if TRAITS[self.name].is_isolated else "none",
-            methods=(*result.methods, *group.notes, *result.notes),
+            methods=(*result.methods, *group.deviations, *result.deviations),
             timed_out=result.timed_out,
         )
 

@@ -28,8 +28,8 @@ FORWARDED = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGT
 """Signals that are passed on to the command."""
 _READ = 1 << 12
 _MAX_LINE = 1 << 16
-_MAX_NOTES = 8
-"""How many notes of `init.py` are recorded at most."""
+_MAX_DEVIATIONS = 8
+"""How many deviations of `init.py` are recorded at most."""
 Connection = socket.socket
 _Handler = Callable[[int, FrameType | None], object] | int | None
 
@@ -60,7 +60,7 @@ class Forked(msgspec.Struct, frozen=True, tag="forked"):
 class Started(msgspec.Struct, frozen=True, tag="started"):
     """The command is about to start."""
 
-    notes: tuple[str, ...] = ()
+    deviations: tuple[str, ...] = ()
     """What deviates from a usual run, for the record."""
 
 
@@ -85,7 +85,7 @@ class Result(msgspec.Struct):
     refused: Refused | None = None
     methods: tuple[str, ...] = ()
     """How the runner started the command, for the record."""
-    notes: tuple[str, ...] = ()
+    deviations: tuple[str, ...] = ()
     """What deviates from a usual run."""
     ended: Ended | None = None
     interrupted: int = 0
@@ -194,7 +194,7 @@ def attend(
                         started(first)
                     clock.start()
                     queue.is_forwarded = True
-                    result.notes += tuple(redact.line(note) for note in message.notes[:_MAX_NOTES])
+                    result.deviations += tuple(redact.line(text) for text in message.deviations[:_MAX_DEVIATIONS])
                 elif isinstance(message, Ended):
                     result.ended = message
                 else:
@@ -202,7 +202,7 @@ def attend(
             if not received or len(data) > _MAX_LINE:
                 break
     result.timed_out = clock.is_over
-    result.notes += streams.notes
+    result.deviations += streams.deviations
     if not has_started and result.refused is None:
         raise SandboxError(
             "the processes of the run ended before the command started",

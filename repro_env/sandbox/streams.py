@@ -231,7 +231,7 @@ class Streams:
                 fcntl.ioctl(self._tty, termios.TIOCSWINSZ, size)
 
     @property
-    def notes(self) -> tuple[str, ...]:
+    def deviations(self) -> tuple[str, ...]:
         """What the record of a run that has ended says about its streams."""
         return (TYPED,) if self.has_input else ()
 

@@ -24,7 +24,7 @@ from repro_env.sandbox.runner import Runner
 from repro_env.schema.environment import Variable
 from repro_env.schema.errors import ReproEnvError
 from repro_env.schema.run import Launch, Limits, Mount, User
-from repro_env.schema.rundirectory import NOTES
+from repro_env.schema.rundirectory import REPORTS
 
 _SYSTEM = ("/bin", "/lib", "/lib32", "/lib64", "/sbin", "/usr")
 _CACHE = "etc/ld.so.cache"
@@ -45,11 +45,11 @@ def reason_against(runner: type[Runner], store: Path, runs: Path) -> str:
     try:
         with _directory(store) as image, _directory(runs) as run:
             trees = {_IMAGE: image / "image", _SOURCE: image / "source"}
-            for path in (*trees.values(), run / NOTES, run / "run"):
+            for path in (*trees.values(), run / REPORTS, run / "run"):
                 path.mkdir()
             mounts = list(_fill(trees[_IMAGE]))
             with runner.tiny_image(trees[_IMAGE], _IMAGE) as image_id:
-                launch = _launch(image_id, mounts, run / NOTES)
+                launch = _launch(image_id, mounts, run / REPORTS)
                 made = Image(trees.get, merged=image / "merged", interpreter=launch.argv[0])
                 status = runner(made).run(launch, directory=run / "run").status
     except (ReproEnvError, OSError) as error:
@@ -78,7 +78,7 @@ def _fill(tree: Path) -> Iterator[str]:
         shutil.copyfile(f"/{_CACHE}", tree / _CACHE)
 
 
-def _launch(image: str, mounts: list[str], notes: Path) -> Launch:
+def _launch(image: str, mounts: list[str], reports: Path) -> Launch:
     python = os.path.realpath(sys.executable)
     return Launch(
         run_id=f"doctor-{secrets.token_hex(8)}",
@@ -93,7 +93,7 @@ def _launch(image: str, mounts: list[str], notes: Path) -> Launch:
         snapshot=_SOURCE,
         mounts=tuple(Mount(kind="data", source=os.path.realpath(path), target=path) for path in mounts),
         tools=str(package.ROOT),
-        notes=str(notes),
+        reports=str(reports),
         user=User(uid=os.geteuid(), gid=os.getegid(), name=paths.CONTAINER_USER, home=f"/home/{paths.CONTAINER_USER}"),
         limits=Limits(seconds=_SECONDS),
     )

@@ -24,10 +24,10 @@ from repro_env.oci.entry import escape
 from repro_env.oci.paths import is_below
 from repro_env.schema.codec import Frozen
 from repro_env.schema.run import Launch
-from repro_env.schema.rundirectory import FILES, HOSTS, OUTSIDE, RANKS, RULES, SCRATCH
+from repro_env.schema.rundirectory import FILES, HOSTS, OPEN, OUTSIDE, SCRATCH
 
-_MAX_RULES = 256 << 20
-"""Bytes that are read of the rules."""
+_LONGEST_FILTER = 256 << 20
+"""Bytes that are read of the filter."""
 TEMPORARY = ("/tmp", "/var/tmp")  # noqa: S108
 ETC = ("passwd", "group", "hosts", "resolv.conf", "hostname", "ld.so.cache")
 """The files of /etc that are made for each run; the last only for one with GPUs."""
@@ -41,7 +41,7 @@ _LONGEST = 4095
 """Bytes of a path that the kernel accepts (PATH_MAX without the final zero)."""
 
 
-class Rules(Frozen, frozen=True, kw_only=True):
+class OutputFilter(Frozen, frozen=True, kw_only=True):
     """Which paths inside a run are not outputs."""
 
     workspace: str
@@ -67,11 +67,11 @@ class Rules(Frozen, frozen=True, kw_only=True):
         return False
 
 
-def rules_of(launch: Launch) -> Rules:
-    """The rules for a run. Pure."""
+def filter_of(launch: Launch) -> OutputFilter:
+    """The filter of a run. Pure."""
     mounts = (*(mount.target for mount in launch.mounts), *(tree.target for tree in launch.trees))
     caches = [f"{launch.user.home}/{name}" for name in _CACHES]
-    return Rules(
+    return OutputFilter(
         workspace=launch.workspace,
         mounted=tuple(sorted({launch.workspace, *mounts, *_SYSTEM})),
         kept=(launch.workspace.rpartition("/")[0], *({launch.user.home} - {*TEMPORARY})),
@@ -81,17 +81,17 @@ def rules_of(launch: Launch) -> Rules:
 
 def prepare(launch: Launch, directory: Path, snapshot: Path) -> None:
     """Copy the source to `files` in the run's `directory`, unless another process of the run has done it. Raises `DiskError`."""
-    source, host = directory / FILES, host_directory(launch, directory)
-    is_prepared = launch.member is not None and not is_collected(directory)
-    rules = rules_of(launch)
+    source, host = directory / FILES, launch.member.host_directory(directory)
+    is_prepared = not is_collected(directory)
+    outputs = filter_of(launch)
     if not is_prepared:
-        files.atomic_write(directory / RULES, msgspec.json.encode(rules), flush=False)
+        files.atomic_write(directory / OPEN, msgspec.json.encode(outputs), flush=False)
     with files.room(directory):
         for path in (source, host / OUTSIDE, host / SCRATCH):
             path.mkdir(mode=0o755, parents=True, exist_ok=True)
         own = [f"{item.name}={item.value}" for item in launch.env if item.name.startswith(("REPRO_ENV_", "PYTHONHASHSEED"))]
         if own:
-            Path(launch.notes, paths.VARIABLES).write_bytes("\0".join(own).encode("utf-8", "surrogateescape"))
+            Path(launch.reports, paths.VARIABLES).write_bytes("\0".join(own).encode("utf-8", "surrogateescape"))
         if is_prepared:
             return
         copy_tree(snapshot, source)
@@ -101,8 +101,8 @@ def prepare(launch: Launch, directory: Path, snapshot: Path) -> None:
     kinds = {mount.target: Path(mount.source).is_dir() for mount in launch.mounts}
     kinds |= {tree.target: not tree.root.startswith(paths.HOME) for tree in launch.trees}
     make_mount_points(source, launch.workspace, kinds)
-    rules = msgspec.structs.replace(rules, times=_set_times(launch, directory))
-    files.atomic_write(directory / RULES, msgspec.json.encode(rules), flush=False)
+    outputs = msgspec.structs.replace(outputs, times=_set_times(launch, directory))
+    files.atomic_write(directory / OPEN, msgspec.json.encode(outputs), flush=False)
 
 
 def _set_times(launch: Launch, directory: Path) -> dict[str, int]:
@@ -120,16 +120,6 @@ def _set_times(launch: Launch, directory: Path) -> dict[str, int]:
             if found.kind == "file" and not is_output:
                 kept[found.path] = path.lstat().st_mtime_ns
     return kept
-
-
-def host_directory(launch: Launch, directory: Path) -> Path:
-    """The directory, in the run's `directory` or that itself, for what only this machine writes."""
-    return directory if launch.member is None else directory / HOSTS / launch.member.node
-
-
-def logs_directory(launch: Launch, directory: Path) -> Path:
-    """The directory, in the run's `directory` or that itself, for what the command prints."""
-    return directory if launch.member is None else directory / RANKS / str(launch.member.rank)
 
 
 def make_mount_points(directory: Path, at: str, targets: dict[str, bool]) -> None:
@@ -224,18 +214,18 @@ def collect(directory: Path, snapshot: Path, image: Iterable[Path] = ()) -> tupl
     that was killed. A second call changes nothing. Raises `OSError`.
     """
     try:
-        rules = msgspec.json.decode(files.read_regular(directory / RULES, _MAX_RULES), type=Rules)
+        outputs = msgspec.json.decode(files.read_regular(directory / OPEN, _LONGEST_FILTER), type=OutputFilter)
     except FileNotFoundError:
         return ()
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise OSError(errno.EINVAL, "this file is damaged: it does not contain rules", str(directory / RULES)) from None
-    below = len(rules.workspace) + 1
-    points = {path[below:] for path in rules.mounted if path.startswith(rules.workspace + "/")}
-    found = _prune(directory / FILES, [snapshot], points.__contains__, rules.times)
+        raise OSError(errno.EINVAL, "this file is damaged: it contains no filter of outputs", str(directory / OPEN)) from None
+    below = len(outputs.workspace) + 1
+    points = {path[below:] for path in outputs.mounted if path.startswith(outputs.workspace + "/")}
+    found = _prune(directory / FILES, [snapshot], points.__contains__, outputs.times)
     trees = [*image]
     hosts = sorted((directory / HOSTS).iterdir()) if (directory / HOSTS).is_dir() else []
     for host in hosts or [directory]:
-        _prune(host / OUTSIDE, trees, lambda path: rules.skip(f"/{path}"), {})
+        _prune(host / OUTSIDE, trees, lambda path: outputs.skip(f"/{path}"), {})
         files.remove_tree(host / SCRATCH)
     for host in hosts:
         _merge(host / OUTSIDE, directory / OUTSIDE)
@@ -244,7 +234,7 @@ def collect(directory: Path, snapshot: Path, image: Iterable[Path] = ()) -> tupl
             path.rmdir()
     removed = (file.path for file in files.walk(snapshot) if file.kind != "dir" and file.path not in found)
     result = tuple(path for path in removed if not is_below(path, *points))
-    (directory / RULES).unlink()
+    (directory / OPEN).unlink()
     return result
 
 
@@ -274,7 +264,7 @@ def _are_equal(left: Path, right: Path) -> bool:
 
 def is_collected(directory: Path) -> bool:
     """Whether the run's `directory` has only outputs, because `collect` is done."""
-    return not (directory / RULES).exists()
+    return not (directory / OPEN).exists()
 
 
 def _prune(root: Path, originals: Sequence[Path], skip: Callable[[str], bool], times: Mapping[str, int]) -> set[str]:

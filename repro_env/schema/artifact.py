@@ -14,7 +14,7 @@ Size = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 
 
 class Wheel(Frozen, frozen=True, kw_only=True):
-    """A distribution as a wheel file. It is downloadable from a URL or bundled as a blob, with the same bytes."""
+    """A distribution as a wheel file, downloadable or bundled."""
 
     name: Name
     version: Version
@@ -22,9 +22,9 @@ class Wheel(Frozen, frozen=True, kw_only=True):
     sha256: Digest
     """Of the wheel file."""
     size: Size
-    """Of the wheel file, in bytes."""
+    """Of the wheel file."""
     site: Size = 0
-    """The site directory that it is installed to: 0 is `Identity.layout`, n is `Identity.other_layouts[n - 1]`."""
+    """0 is `Identity.layout`, n is `Identity.other_layouts[n - 1]`."""
 
     @property
     def key(self) -> str:
@@ -38,7 +38,7 @@ class Wheel(Frozen, frozen=True, kw_only=True):
 
 
 class CondaPackage(Frozen, frozen=True, kw_only=True):
-    """A conda package as an archive. It is downloadable from a URL or bundled as a blob, with the same bytes."""
+    """A conda package as an archive, downloadable or bundled."""
 
     name: CondaName
     version: Line
@@ -50,7 +50,7 @@ class CondaPackage(Frozen, frozen=True, kw_only=True):
     sha256: Digest
     """Of the archive."""
     size: Size
-    """Of the archive, in bytes."""
+    """Of the archive."""
 
     @property
     def key(self) -> str:
@@ -67,11 +67,11 @@ Artifact = Wheel | CondaPackage
 
 
 class TreeBlob(Frozen, frozen=True, kw_only=True):
-    """A file tree that is stored as a layer tar: base, interpreter, overlay or source."""
+    """A file tree that is stored as a layer tar."""
 
     sha256: Digest
-    """Of the uncompressed tar: this is also the layer's diff ID."""
+    """Of the uncompressed tar: the layer's diff ID."""
     size: Size
-    """Of the uncompressed tar, in bytes."""
+    """Of the uncompressed tar."""
     files: Size
-    """Number of entries, including directories."""
+    """With directories."""

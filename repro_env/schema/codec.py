@@ -82,6 +82,14 @@ def decoder(into: type[T]) -> msgspec.json.Decoder[T]:
     return result
 
 
+def unpack(data: bytes, into: Any) -> Any:
+    """Decode MessagePack that this package wrote. Raises `msgspec.MsgspecError`. Its decoders are made as those of `decoder`."""
+    key = ("msgpack", into)
+    with _lock:
+        cached = _decoders[key] = _decoders.get(key) or msgspec.msgpack.Decoder(into)
+    return cached.decode(data)
+
+
 def decode(data: bytes, into: type[T], *, where: str) -> T:
     """Decode JSON strictly. Raises `SpecError`, whose message contains the position in the document."""
     try:

@@ -9,29 +9,28 @@ from repro_env.schema.codec import Frozen
 from repro_env.schema.text import AbsPath, Digest, EnvName, Line, Name, RelPath, Timestamp, Version
 
 Kind = Literal["venv", "conda", "interpreter", "system"]
-"""`venv`: a virtual environment (venv, virtualenv, uv). `conda`: a conda environment. `interpreter`: a Python with its own
-prefix (pyenv, uv, a module, `/opt/python`). `system`: a Python that shares its prefix with other programs (`/usr`,
-`/usr/local`)."""
+"""`interpreter`: a Python with its own prefix (pyenv, uv, a module, `/opt/python`). `system`: one that shares its prefix with
+other programs."""
 
 
 class Layout(Frozen, frozen=True, kw_only=True):
-    """A site directory that distributions are installed to: its prefix, and its paths relative to the prefix (sysconfig)."""
+    """A site directory: its prefix, and its paths relative to the prefix (sysconfig)."""
 
     prefix: AbsPath
-    """`sys.prefix` of a virtual environment or conda environment, e.g. `/home/ann/project/.venv`; or `/usr/local`, `~/.local`."""
+    """`sys.prefix` of an environment; or `/usr/local`, `~/.local`."""
     in_place: bool = False
-    """Whether the image has these files at the prefix; those of a virtual environment are at `oci.paths.ENVIRONMENT`."""
+    """Whether the image has these files at the prefix, and not at `oci.paths.ENVIRONMENT`."""
     real: AbsPath | None = None
-    """The resolved path, if `in_place` is true and the prefix is a symlink."""
+    """The resolved path, if the prefix is a symlink."""
     purelib: RelPath
     """e.g. `lib/python3.11/site-packages`."""
     platlib: RelPath
     scripts: RelPath
     """`bin`."""
     headers: RelPath
-    """Parent of the distributions' header directories, e.g. `include/site/python3.11`."""
+    """e.g. `include/site/python3.11`."""
     python: AbsPath | None = None
-    """The Python that console scripts start; None for the Python in their own directory."""
+    """The Python that scripts start; None for that in their directory."""
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -40,19 +39,19 @@ class Layout(Frozen, frozen=True, kw_only=True):
 
 
 class Interpreter(Frozen, frozen=True, kw_only=True):
-    """The Python interpreter of the environment, as it describes itself."""
+    """The Python interpreter, as it describes itself."""
 
     version: Version
     """`3.11.7`."""
     executable: AbsPath
-    """The binary: `sys._base_executable` with all symlinks resolved."""
+    """`sys._base_executable`, resolved."""
     prefix: AbsPath
     """`sys.base_prefix`."""
     stdlib: AbsPath
     platstdlib: AbsPath
-    """The directory with `lib-dynload`; usually the same as `stdlib`."""
+    """The directory with `lib-dynload`."""
     libpython: AbsPath | None
-    """The shared libpython that the process has loaded, symlinks resolved; None for a static build."""
+    """The loaded libpython, resolved; None for a static build."""
     cache_tag: Line
     """`cpython-311`."""
 
@@ -91,13 +90,13 @@ class Interpretation(Frozen, frozen=True, kw_only=True):
 
 
 class Startup(Frozen, frozen=True, kw_only=True):
-    """How the environment's Python started. A crash is also a result. The loaded libraries are in `Observed.libraries`."""
+    """How the environment's Python started."""
 
     problem: Line
-    """Why Python did not start or report, in one line; empty if it did."""
+    """Why Python did not start or report."""
     sys_path: tuple[Line, ...]
     locale: Line
-    """The current `LC_CTYPE` and `locale.getpreferredencoding()`."""
+    """`LC_CTYPE` and `locale.getpreferredencoding()`."""
 
 
 class Distribution(Frozen, frozen=True, kw_only=True):
@@ -140,27 +139,27 @@ def values_of(variables: Iterable[Variable]) -> dict[str, str]:
 
 
 class Variables(Frozen, frozen=True, kw_only=True):
-    """The caller's environment variables, classified by what may be recorded."""
+    """The caller's environment variables."""
 
     replayed: tuple[Variable, ...]
-    """Variables that affect results (threads, TF32, LANG, TZ ...). They are set again in every run."""
+    """Those that affect results (threads, TF32, LANG, TZ ...), set again in every run."""
     recorded: tuple[Variable, ...]
-    """Variables for placement and paths. They are recorded, but not set again."""
+    """Those for placement and paths, not set again."""
     named: tuple[EnvName, ...]
-    """All other variables. Only their names are recorded."""
+    """All others, without values."""
     added: tuple[EnvName, ...] = ()
-    """The names in `replayed` that were requested with `capture --env`."""
+    """Those of `replayed` that `capture --env` named."""
 
 
 class SystemPackage(Frozen, frozen=True, kw_only=True):
-    """A package of the operating system that the base contains."""
+    """A package of the operating system in the base."""
 
     name: Line
     version: Line
 
 
 class Host(Frozen, frozen=True, kw_only=True):
-    """Observations of the machine and its operating system. They are not part of any identity."""
+    """The machine and its operating system."""
 
     os: Line
     """`PRETTY_NAME` of os-release."""
@@ -169,17 +168,17 @@ class Host(Frozen, frozen=True, kw_only=True):
     """`x86_64`."""
     cpu: Line
     isa: tuple[Line, ...]
-    """Sorted CPU flags that affect which code numeric libraries use."""
+    """Sorted CPU flags that numeric libraries look at."""
     cores: int
-    """Number of cores that this process may use."""
+    """Those that this process may use."""
     memory: int
     """Bytes."""
     gpus: tuple[Line, ...] = ()
-    """Their names, as the kernel's drivers list them. `Frameworks.devices` has those that torch can use."""
+    """As the kernel's drivers list them. `Frameworks.devices` has those that torch can use."""
     nvidia: Line = ""
-    """Version of NVIDIA's kernel driver, or empty."""
+    """Version of NVIDIA's kernel driver."""
     amdgpu: Line = ""
-    """Version of AMD's kernel driver, such as `6.12.12`; `of the kernel` for the kernel's built-in driver; or empty."""
+    """Version of AMD's kernel driver; `of the kernel` for the built-in one."""
 
 
 class Excluded(Frozen, frozen=True, kw_only=True):
@@ -191,35 +190,35 @@ class Excluded(Frozen, frozen=True, kw_only=True):
 
 
 class Git(Frozen, frozen=True, kw_only=True):
-    """The state of the Git repository that contains the source."""
+    """The Git repository of the source."""
 
     commit: Line
     date: Timestamp | None = None
-    """Date of the commit; None if the commit has no valid one."""
+    """Of the commit."""
     branch: Line
     """Empty if HEAD is detached."""
     remote: Line
-    """Redacted URL of the remote; empty without a remote."""
+    """Redacted."""
     dirty: bool
     """Whether files of the source differ from the commit; untracked files count."""
     untracked: tuple[RelPath, ...]
 
 
 class Bundled(Frozen, frozen=True, kw_only=True):
-    """A bundled distribution or part of the environment: it cannot be downloaded again."""
+    """A bundled distribution or part of the environment."""
 
     name: Line
     version: Line
     why: Line
     size: int = 0
-    """Size in bytes, or 0 if unknown."""
 
 
 class SharedLibrary(Frozen, frozen=True, kw_only=True):
-    """A shared library that the environment uses, and the package that owns it."""
+    """A shared library, and the package that owns it."""
 
     path: AbsPath
     owner: Line
-    """`wheel torch 2.3.0`, `conda openssl 3.2.1`, `deb libssl3 3.0.11-1`, `rpm …`, `interpreter`, `driver`, or empty if unpackaged."""
+    """`wheel torch 2.3.0`, `conda openssl 3.2.1`, `deb libssl3 3.0.11-1`, `rpm …`, `interpreter`, `driver`, or empty if
+    unpackaged."""
     sha256: Digest | None
-    """None for a driver library, which is never captured."""
+    """None for a driver library."""

@@ -163,6 +163,19 @@ class MachineError(ReproEnvError):
     exit_code = 21
 
 
+class PolicyError(ReproEnvError):
+    """The run would break a rule of the project's policy.
+
+    `broken`: of each broken rule, the name, the file that it is about, and how.
+    """
+
+    exit_code = 22
+
+    def __init__(self, what: str, *, where: str = "", hint: str = "", broken: tuple[tuple[str, str, str], ...] = ()) -> None:
+        super().__init__(what, where=where, hint=hint)
+        self.broken = broken
+
+
 class CommandMissingError(ReproEnvError):
     """The command is not in the image; shells use the same code."""
 

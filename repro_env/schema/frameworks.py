@@ -10,18 +10,18 @@ from repro_env.schema.text import AbsPath, Digest, Line
 
 
 class Library(Frozen, frozen=True, kw_only=True):
-    """A numeric library in a process that imported a framework. Its owner and its sha256 identify its version."""
+    """A numeric library that a framework loaded."""
 
     name: Line
     """`cudart`, `cublas`, `cublaslt`, `cudnn`, `nccl`, `cufft`, `cusolver`, `cusparse`, `mkl`, `openblas`, `rocblas` …"""
     build: Line = ""
-    """OpenBLAS's configuration, with the CPU type for which it chose its code."""
+    """OpenBLAS's configuration, with the chosen CPU type."""
     path: AbsPath
-    """Path of the loaded file, symlinks resolved."""
+    """Resolved."""
     owner: Line = ""
-    """See `environment.SharedLibrary.owner`."""
+    """As in `SharedLibrary`."""
     sha256: Digest | None = None
-    """None for a driver library, which is never captured, and for a file that was not read."""
+    """None for a driver library, and for a file that was not read."""
 
 
 class Threads(Frozen, frozen=True, kw_only=True):
@@ -30,7 +30,7 @@ class Threads(Frozen, frozen=True, kw_only=True):
     library: Line
     """`torch`, `torch interop`, `openmp`, `mkl`, `openblas`, `blis`."""
     path: AbsPath | None = None
-    """Path of the library, because a process can have two OpenMP runtimes. None for the numbers that torch reports."""
+    """Of the library; None for the numbers that torch reports."""
     count: int
 
 
@@ -41,26 +41,26 @@ class Device(Frozen, frozen=True, kw_only=True):
     architecture: Line
     """`9.0`, or AMD's `gfx942:sramecc+:xnack-`."""
     units: int
-    """Number of multiprocessors. It determines how work is split, and so the order of sums."""
+    """Number of multiprocessors, on which the order of sums depends."""
     memory: int
     """Bytes."""
 
 
 class Frameworks(Frozen, frozen=True, kw_only=True):
-    """PyTorch and the numeric libraries that it uses, as observed in a separate process that imports them."""
+    """PyTorch and the numeric libraries that it uses."""
 
     problem: Line = ""
-    """Why the process failed, such as a crash on import or a timeout; or empty. Facts from before the failure are kept."""
+    """Why asking them failed, such as a crash or a timeout. Facts from before are kept."""
     torch: Line = ""
-    """`torch.__version__`; empty if torch is not installed or cannot be imported."""
+    """`torch.__version__`."""
     cpu_capability: Line = ""
-    """`torch.backends.cpu.get_cpu_capability()`: the code path that torch uses on this CPU."""
+    """`torch.backends.cpu.get_cpu_capability()`."""
     cuda: Line = ""
-    """`torch.version.cuda`: the version of CUDA that torch was built for; empty for other builds."""
+    """`torch.version.cuda`."""
     architectures: tuple[Line, ...] = ()
-    """`torch.cuda.get_arch_list()`: what torch's kernels were compiled for, such as `sm_90` and `compute_120` (PTX)."""
+    """`torch.cuda.get_arch_list()`, such as `sm_90` and `compute_120` (PTX)."""
     devices: tuple[Device, ...] = ()
-    """GPUs in torch's order, which respects `CUDA_VISIBLE_DEVICES`."""
+    """In torch's order."""
     libraries: tuple[Library, ...] = ()
     """Sorted by name, then path."""
     threads: tuple[Threads, ...] = ()

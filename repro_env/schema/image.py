@@ -10,16 +10,16 @@ from repro_env.schema.environment import Variable
 from repro_env.schema.text import Digest, Line
 
 LayerKind = Literal["base", "unpackaged", "interpreter", "conda", "distributions", "overlay", "marker"]
-"""From the lowest layer to the highest. `unpackaged`: unpackaged libraries and programs of the machine."""
+"""From the lowest layer to the highest."""
 
 
 class Layer(Frozen, frozen=True, kw_only=True):
-    """A layer: the digest of its tar, and a description of its content."""
+    """A layer."""
 
     kind: LayerKind
     diff_id: Digest
     holds: tuple[Line, ...]
-    """`name==version` of each distribution or conda package in the layer; empty for other kinds."""
+    """`name==version` of each distribution or conda package in the layer."""
 
 
 LABEL = "io.repro-env.spec"
@@ -48,10 +48,10 @@ class Packed(Frozen, frozen=True, kw_only=True):
 
 
 class Config(Frozen, frozen=True, kw_only=True):
-    """The part of the image config that depends on the environment. All other values are fixed."""
+    """The part of the image config that depends on the environment."""
 
     env: tuple[Variable, ...]
-    """Sorted by name. `PATH` starts with the environment's scripts directory. The working directory is always `/`."""
+    """Sorted by name. `PATH` starts with the environment's scripts directory."""
 
 
 class Settings(Frozen, frozen=True, kw_only=True, rename="pascal"):
@@ -65,7 +65,7 @@ class Settings(Frozen, frozen=True, kw_only=True, rename="pascal"):
 
 
 class Expected(Frozen, frozen=True, kw_only=True):
-    """The image that capture computed from the installed files, and that rebuild must reproduce from the wheels."""
+    """The image that rebuild must reproduce."""
 
     layers: tuple[Layer, ...]
     """From the lowest to the highest."""

@@ -4,6 +4,7 @@ it ended (`Outcome`), and the record of its end (`End`)."""
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 from typing import Literal
 
 from msgspec import field
@@ -11,6 +12,7 @@ from msgspec import field
 from repro_env.schema.artifact import Size
 from repro_env.schema.codec import Frozen
 from repro_env.schema.environment import Variable
+from repro_env.schema.rundirectory import HOSTS, RANKS, REPORTS_FILE
 from repro_env.schema.runners import TRAITS, Isolation, RunnerName, Traits
 from repro_env.schema.spec import Seed
 from repro_env.schema.text import AbsPath, Digest, EnvName, FilePath, Line, RelPath, Word
@@ -28,22 +30,22 @@ StreamKind = Literal["terminal", "pipe", "file", "null"]
 
 
 class StandardStreams(Frozen, frozen=True, kw_only=True):
-    """How the standard streams of a run are connected, which its command can see."""
+    """How the standard streams of a run are connected."""
 
     stdin: StreamKind
     stdout: StreamKind
     stderr: StreamKind
     joined: bool = False
-    """Whether stdout and stderr are the same file or pipe, so that they have one log."""
+    """Whether stdout and stderr are the same file or pipe."""
     has_input: bool = False
-    """Whether standard input is a pipe or file that was not at its end when the run started. Records do not have its content."""
+    """Whether standard input was a pipe or file that was not at its end. Its content is not recorded."""
     rows: int = 0
     columns: int = 0
-    """The size of the terminal at the start; 0 if it is not known. Later changes are not recorded."""
+    """The size of the terminal at the start."""
     typed: bool = False
-    """In a repetition: whether something was typed in the recorded run. Then each read of the terminal finds its end."""
+    """In a repetition: whether something was typed in the recorded run."""
     variables: tuple[tuple[Literal["COLUMNS", "LINES"], int], ...] = ()
-    """Those that the host runner passed to the command. In an image, no variable has the size."""
+    """Those that the host runner passed to the command."""
 
 
 class Mount(Frozen, frozen=True, kw_only=True):
@@ -110,13 +112,13 @@ class GpuFact(Frozen, frozen=True, kw_only=True):
     """A GPU that a run could use."""
 
     name: Line
-    """As the driver reports it; the name in the CDI spec if the driver does not list the GPU."""
+    """As the driver reports it, or else the CDI spec."""
     driver: Line = ""
     """`nvidia 580.65.06` or `amdgpu 6.12.12`."""
     uuid: Line = ""
-    """`schema.fingerprints.digest_of_name` of the UUID, so that records can tell GPUs apart; empty if the driver reports none."""
+    """A digest (`schema.fingerprints.digest_of_name`)."""
     mig: tuple[Line, ...] = ()
-    """The parts of a partitioned GPU that the run could use: `gpu instance 1, compute instance 0`. Empty for a whole GPU."""
+    """The parts of a partitioned GPU that the run could use: `gpu instance 1, compute instance 0`."""
 
 
 class Gpus(Frozen, frozen=True, kw_only=True):
@@ -136,16 +138,35 @@ class Gpus(Frozen, frozen=True, kw_only=True):
 
 
 class Member(Frozen, frozen=True, kw_only=True):
-    """A process of `exec` that shares its run with others: a task of a Slurm step, or a process with the ID of the run."""
+    """A process of `exec`, and its place in its run. It may share the run with others: the tasks of a Slurm step, or the processes
+    that have the ID of the run. Without them, it is alone, and its files are in the run's directory itself.
+    """
 
-    rank: int
-    size: int
+    rank: int = 0
+    size: int = 1
     """The number of processes that share the run."""
-    local_rank: int
-    node: Line
-    """The name of its machine."""
+    local_rank: int = 0
+    node: Line = ""
+    """The name of its machine; empty if it is alone."""
     variables: tuple[Variable, ...] = ()
     """The variables with which the processes find each other, for the command."""
+
+    @property
+    def is_alone(self) -> bool:
+        return not self.node
+
+    def host_directory(self, directory: Path) -> Path:
+        """The directory, in the run's `directory` or that itself, for what only this machine writes."""
+        return directory if self.is_alone else directory / HOSTS / self.node
+
+    def logs_directory(self, directory: Path) -> Path:
+        """The directory, in the run's `directory` or that itself, for what the command prints."""
+        return directory if self.is_alone else directory / RANKS / str(self.rank)
+
+    @property
+    def reports_file(self) -> str:
+        """The name of the file with the reports of the hooks. Machines cannot append to one file on a shared file system."""
+        return REPORTS_FILE if self.is_alone else f"{self.rank}-{REPORTS_FILE}"
 
 
 class Request(Frozen, frozen=True, kw_only=True):
@@ -164,9 +185,9 @@ class Request(Frozen, frozen=True, kw_only=True):
     network: bool
     gpus: Gpus = Gpus()
     tools: AbsPath
-    notes: AbsPath
+    reports: AbsPath
     resumed: AbsPath | None = None
-    member: Member | None = None
+    member: Member = Member()
     streams: StandardStreams | None = None
     """As in `Launch`."""
 
@@ -205,16 +226,17 @@ class Launch(Frozen, frozen=True, kw_only=True):
     tools: AbsPath
     """Host path of this package, mounted read-only at `oci.paths.SEEDS`. The hooks are in its `guest/seeds`."""
     site: AbsPath | None = None
-    """The `python3X.zip` of the interpreter: a path on its `sys.path`, at which the hooks are mounted if the image has nothing there."""
-    notes: AbsPath
-    """Host path of an empty directory of this run, mounted writable at `oci.paths.NOTES`. The hooks append to files in it."""
+    """The `python3X.zip` of the interpreter: a path on its `sys.path`, at which the hooks are mounted if the image has nothing
+    there."""
+    reports: AbsPath
+    """Host path of an empty directory of this run, mounted writable at `oci.paths.REPORTS`. The hooks append to files in it."""
     user: User
     hostname: Line = "repro-env"
     network: bool = False
     gpus: Gpus = Gpus()
     resumed: AbsPath | None = None
     """Host path of the directory of another run, whose outputs are there when the command starts (`exec --resume`)."""
-    member: Member | None = None
+    member: Member = Member()
     """None for a run of one process, which may start others, as torchrun does."""
     limits: Limits = Limits()
     streams: StandardStreams | None = None
@@ -227,17 +249,17 @@ class Outcome(Frozen, frozen=True, kw_only=True):
     """How the command ended."""
 
     exit_code: int
-    """The exit status of the command, or 128 + signal if a signal ended it."""
+    """Of the command, or 128 + signal if a signal ended it."""
     signal: int
-    """The signal that ended the command, or 0."""
+    """The one that ended the command, or 0."""
     interrupted: int = 0
-    """The first signal that was sent to the run from outside and passed on to the command, or 0. The command may handle it."""
+    """The first signal from outside that was passed on to the command, or 0. The command may handle it."""
     out_of_memory: bool
     isolation: Isolation
     methods: tuple[Line, ...]
-    """The methods that the runner used, including fallbacks, e.g. `root: overlay`."""
+    """What the runner used, including fallbacks, e.g. `root: overlay`."""
     timed_out: bool = False
-    """Whether the command reached its time limit. It may have ended with any exit code after SIGTERM."""
+    """Whether the time limit was reached. The command may have any exit code."""
 
     @property
     def status(self) -> int:
@@ -249,24 +271,24 @@ class SourceFact(Frozen, frozen=True, kw_only=True):
     """The source of a run."""
 
     path: AbsPath
-    """Path of the source in the run."""
+    """In the run."""
     digest: Digest
     directory: AbsPath | None
-    """Path of the source on the host; None if the captured files were used (`--frozen`)."""
+    """Path on the host; None if the captured files were used (`--frozen`)."""
     differs: tuple[Line, ...]
     """Differences from the capture, sorted by path: `+ path`, `- path`, `~ path`."""
     ignored: tuple[Line, ...] = ()
-    """Sorted git-ignored files and directories that were in the run as data."""
+    """Sorted Git-ignored files and directories that were in the run as data."""
     with_ignored: Digest | None = None
-    """The tree of the code and of `ignored`; None without them."""
+    """The tree of the code and of `ignored`."""
     restored: tuple[Line, ...] = ()
-    """Sorted git-ignored files that were missing in the directory and were taken from the capture."""
+    """Sorted Git-ignored files that were missing and were taken from the capture."""
     not_in_run: dict[AbsPath, Line] = field(default_factory=dict)
-    """What the directory has and the run does not, unless it is mounted: path in the run -> what it is. Git-ignored paths that are
-    too large or private, and targets of symlinks."""
+    """What the directory has and the run does not: path in the run -> what it is. Git-ignored paths that are too large or
+    private, and targets of symlinks."""
     times: dict[FilePath, int] = field(default_factory=dict)
-    """When each file and directory in the project was last modified, in nanoseconds since 1970. No digest depends on it. For a
-    resumed run, the outputs that it started with are included."""
+    """When each file and directory in the project, with the outputs of a resumed run, was last modified, in nanoseconds since
+    1970. No digest depends on it."""
 
     @property
     def tree_in_run(self) -> str:
@@ -286,7 +308,7 @@ class DataFact(Frozen, frozen=True, kw_only=True):
     target: AbsPath
     kind: Literal["data", "checkpoints"]
     digest: Digest | None
-    """None for checkpoints, because they change during the run."""
+    """None for checkpoints, which change during the run."""
 
 
 class Parent(Frozen, frozen=True, kw_only=True):
@@ -294,25 +316,24 @@ class Parent(Frozen, frozen=True, kw_only=True):
 
     id: Line
     record: Digest | None
-    """sha256 of the parent's `end.json`; None if it does not exist or was not found."""
+    """sha256 of the parent's `end.json`, if found."""
     how: Literal["named", "data", "checkpoints", "outputs", "resumed"]
     """`named`: by `--parent`. `data`, `checkpoints`: its outputs, or copies of them, are mounted. `outputs`: the run
     started with copies of all of them (`exec --resume`). `resumed`: `repro_env.checkpoint` resumed from one of its checkpoints."""
     path: Line = ""
-    """The used path, relative to the parent's outputs (empty for all of them); or the path of the checkpoint in the run."""
+    """Relative to the parent's outputs (empty for all of them); or of the checkpoint in the run."""
     sha256: Digest | None = None
-    """Of the checkpoint's manifest, or of the file at `path` if a copy of a single file is mounted."""
+    """Of the checkpoint's manifest, or of the single file at `path`."""
     step: int | None = None
-    """Step of the checkpoint."""
+    """Of the checkpoint."""
 
 
 class Parameter(Frozen, frozen=True, kw_only=True):
-    """A value of a resolved configuration, with its dotted name."""
+    """A value of a configuration, with its dotted name."""
 
     name: Line
     value: Line
     file: FilePath
-    """The output file that contains it."""
 
 
 class Job(Frozen, frozen=True, kw_only=True):
@@ -322,23 +343,23 @@ class Job(Frozen, frozen=True, kw_only=True):
     """As in `launch.engines`."""
     id: Line
     node: Line
-    """The name of the node where the command ran."""
+    """Where the command ran."""
     restarts: int = 0
-    """How often the job was queued again before."""
+    """How often the job was queued again."""
     template: Digest | None = None
-    """sha256 of the site's template of the job (`exec --job-template`)."""
+    """sha256 of the file of `exec --job-template`."""
 
 
 class Start(Frozen, frozen=True, kw_only=True):
-    """The record of a run's start. It is written before the command starts, and never changed."""
+    """The record of a run's start, written before the command starts."""
 
     schema: Literal["repro-env/run-start/1"]
     id: Line
-    """A UUIDv7, so that ids sort by time."""
+    """A UUIDv7."""
     started: Line
     """UTC, ISO 8601 with milliseconds."""
     spec: Digest
-    """The spec digest, that is, the digest of its identity."""
+    """The spec digest."""
     image: Digest
     runner: RunnerName
     command: tuple[Line, ...]
@@ -347,14 +368,13 @@ class Start(Frozen, frozen=True, kw_only=True):
     source: SourceFact
     data: tuple[DataFact, ...]
     env_names: tuple[EnvName, ...]
-    """Sorted names of the variables that were set for the run. A value may be a secret, so it is not recorded."""
+    """Sorted names of the variables that were set for the run. Values, which may be secrets, are not recorded."""
     python_path: tuple[AbsPath, ...] = ()
-    """Directories of the source that are in the caller's PYTHONPATH, at their paths in the run."""
+    """Directories of the source in the caller's PYTHONPATH, at their paths in the run."""
     git: Digest | None = None
-    """Diff ID of the mounted Git directory without its objects; None without a repository."""
+    """Diff ID of the mounted Git directory without its objects."""
     host_env: tuple[EnvName, ...] = ()
-    """Sorted names of the caller's variables that the host runner passed to the command, without those of the spec and of
-    the login session."""
+    """Sorted names of the caller's variables that the host runner passed, without those of the spec and of the login session."""
     network: bool
     host: tuple[Line, ...]
     """Kernel, CPU and cores, one fact per line."""
@@ -362,37 +382,38 @@ class Start(Frozen, frozen=True, kw_only=True):
     determinism: Mode = "off"
     ids: Ids = "system"
     threads: tuple[Variable, ...] = ()
-    """The variables that request a number of threads. The effective numbers are in `End.settings`."""
+    """The variables that request them. The effective numbers are in `End.settings`."""
     trace: bool = False
     parents: tuple[Parent, ...] = ()
     resume_of: Line | None = None
-    """The id of the run whose outputs were there when the command started (`exec --resume`); None without one."""
+    """The id of the run whose outputs were there when the command started (`exec --resume`)."""
     resumes: int = 0
-    """How many resumes led to this run. It selects the random streams, so that they do not repeat those of the resumed run."""
+    """How many resumes led to this run. It selects the random streams."""
     job: Job | None = None
-    """None if the run was not started by a scheduler."""
     checkpoints_before: Digest | None = None
-    """sha256 of `checkpoints-before.json`, the content of the `--checkpoints` directories; None without `--checkpoints`."""
+    """sha256 of `checkpoints-before.json`, the content of the `--checkpoints` directories."""
     gpus: int | Literal["all"] = 0
-    """The number of GPUs or MIG devices of the run. `all`, for an unknown number, is only in older records."""
+    """The number of GPUs or MIG devices. `all` is only in older records."""
     devices: tuple[GpuFact, ...] = ()
-    """The GPUs of the run. Those that a framework used are in `End.settings` and `End.ranks`."""
+    """Those that a framework used are in `End.settings` and `End.ranks`."""
     limits: Limits = Limits()
     """As requested. What was not enforced is in `Outcome.methods`."""
     spec_file: Digest | None = None
-    """sha256 of the spec file, which is stored in `specs/` next to the run directories; None in older records."""
+    """sha256 of the spec file in `specs/`, next to the run directories."""
     command_is_exact: bool = True
-    """Whether `words`, or else `command`, is exactly the command that ran. False if a secret or an undecodable byte was removed."""
+    """False if a secret or an undecodable byte was removed from the command."""
     words: tuple[Word, ...] = ()
     """The command, if it has newlines or control characters, which `command` has as spaces."""
     processes: int = 1
-    """The number of processes of `exec` that share the run. The facts of the machine are those of the first one."""
+    """Of `exec`, which share the run. The facts of the machine are those of the first one."""
     terminal_type: Line | None = None
-    """The TERM that was passed to the command, or empty; it affects the addresses of objects. None in older records."""
+    """The TERM that was passed to the command; it affects the addresses of objects."""
     streams: StandardStreams | None = None
-    """Those of the first process of the run. None in older records."""
+    """Those of the first process of the run."""
     tool: Line = ""
     """The version of repro-env."""
+    defaults: tuple[Line, ...] = ()
+    """The options that the project's `pyproject.toml` set, such as `seed 7`."""
 
     @property
     def traits(self) -> Traits:
@@ -426,11 +447,12 @@ class Seeded(Frozen, frozen=True, kw_only=True):
 
 
 UNSEEDED = "unseeded: "
-"""The start of the name in `End.system_randomness` of a program or interpreter that no seed reaches (`guest/seeds/_repro_env_starts.py`)."""
+"""The start of the name in `End.system_randomness` of a program or interpreter that no seed reaches
+(`guest/seeds/_repro_env_starts.py`)."""
 
 
 class Count(Frozen, frozen=True, kw_only=True):
-    """How often an event occurred at a line of the user's code, in all processes together."""
+    """How often something occurred at a line of the user's code, in all processes."""
 
     what: Line
     count: int
@@ -439,31 +461,31 @@ class Count(Frozen, frozen=True, kw_only=True):
 
 
 class RandomIds(Frozen, frozen=True, kw_only=True):
-    """Random ids that were drawn at a line of code. Only digests are recorded, because an id may be a secret."""
+    """Digests of random ids that were drawn at a line of code."""
 
     what: Line
     """The function, such as `uuid.uuid4`."""
     file: Line
     line: int
-    """The line of the user's code, or of the package if no user code was running."""
+    """Of the user's code, or else of the package."""
     ids: tuple[Line, ...]
-    """Digests (`schema.fingerprints.digest_of_id`) in the order of the draws; sorted by rank, worker and start if there are several
-    processes. For a UUID, a dot and the digest of its first eight digits follow."""
+    """`schema.fingerprints.digest_of_id`, by rank, worker and start, in the order of the draws. For a UUID, a dot and the
+    digest of its first eight digits follow."""
 
 
 class MachineFacts(Frozen, frozen=True, kw_only=True):
-    """Facts of one run and its machine that do not come from its code."""
+    """What identifies a run and its machine."""
 
     host: Line
-    """`schema.fingerprints.digest_of_name` of the host name that the command saw; a digest, because host names are private."""
+    """The digest of the host name that the command saw (`schema.fingerprints.digest_of_name`)."""
     user: Line
     """The digest of the user name."""
     temporary: Line
-    """The directory for temporary files, as the command saw it."""
+    """The directory for temporary files in the run."""
     home: Line
-    """The home directory, as the command saw it."""
+    """The home directory in the run."""
     pids: tuple[int, ...] = ()
-    """The PIDs of the Python processes, as they saw them, in the order of their start. At most 1,000."""
+    """Of the Python processes, in the order of their start. At most 1,000."""
 
 
 class Fact(Frozen, frozen=True, kw_only=True):
@@ -482,11 +504,11 @@ class Rank(Frozen, frozen=True, kw_only=True):
     backend: Line
     device: Line
     nodes: int = 0
-    """The number of nodes according to the launcher; 0 if it is not known."""
+    """According to the launcher."""
     strategy: Line = ""
-    """The strategies of PyTorch that the script uses, such as `DDP` or `FSDP`; empty for none of those that are known."""
+    """Of PyTorch, such as `DDP` or `FSDP`."""
     accumulation: Line = ""
-    """Backward passes per optimizer step, with up to four digits: `4` for gradient accumulation over four batches."""
+    """Backward passes per optimizer step, such as `4`."""
 
     @property
     def training(self) -> str:
@@ -501,17 +523,16 @@ class Rank(Frozen, frozen=True, kw_only=True):
 
 
 class Process(Frozen, frozen=True, kw_only=True):
-    """A process of `exec` that shared the run with others, and the end of its command."""
+    """A process of `exec` that shared the run with others."""
 
     rank: int
     local_rank: int
     node: Line
     exit_code: int | None
-    """As in `Outcome`; None if the process was killed before it could record it, or could not start its command."""
+    """As in `Outcome`; None if the process was killed, or could not start its command."""
     signal: int = 0
     seconds: float = 0
     devices: tuple[GpuFact, ...] = ()
-    """The GPUs of this process."""
 
 
 Number = float | Literal["nan", "inf", "-inf"]
@@ -524,14 +545,14 @@ class Metric(Frozen, frozen=True, kw_only=True):
     name: Line
     file: FilePath
     count: int
-    """Number of values, at least 1. `least` and `most` ignore NaN."""
+    """Of values. `least` and `most` ignore NaN."""
     last: Number
     least: Number
     most: Number
 
 
 class End(Frozen, frozen=True, kw_only=True):
-    """The record of a run's end. It is written when the command has ended, and never changed. Without it, a run was interrupted."""
+    """The record of a run's end. Without it, a run was interrupted."""
 
     schema: Literal["repro-env/run-end/1"]
     id: Line
@@ -541,42 +562,41 @@ class End(Frozen, frozen=True, kw_only=True):
     outputs: tuple[Output, ...]
     """Sorted by path."""
     special_files: tuple[Line, ...]
-    """Outputs that are not regular files, sorted: `<path> -> <target>`, `<path> (why)`."""
+    """Other outputs than files, sorted: `<path> -> <target>`, `<path> (why)`."""
     removed: tuple[RelPath, ...]
     """Files of the source that the command deleted."""
     auto_seeded: tuple[Line, ...]
-    """Unseeded random generators, which were seeded automatically: `<library> <what> at <file>:<line>`."""
+    """Random generators that were seeded automatically: `<library> <what> at <file>:<line>`."""
     start: Digest | None = None
-    """sha256 of `start.json`, so that a changed start is detected. None in older records."""
+    """sha256 of `start.json`."""
     seeded: tuple[Seeded, ...] = ()
     """Seeds that the script set, in the order of their first use."""
     system_randomness: tuple[Count, ...] = ()
-    """Draws from the system's randomness (`os.urandom`, `secrets`, `uuid`), which no seed controls; empty with seeded `ids`."""
+    """Draws from the system's randomness (`os.urandom`, `secrets`, `uuid`); empty with seeded `ids`."""
     random_ids: tuple[RandomIds, ...] = ()
     """At most 10,000 ids, from draws of 16 to 64 bytes and from `uuid.uuid1`."""
     random_ids_incomplete: bool = False
     """Whether the run drew more ids than `random_ids` contains."""
     machine: MachineFacts | None = None
-    """None in older records."""
     operations: tuple[Count, ...] = ()
     """Nondeterministic operations that ran because they have no deterministic implementation."""
     settings: tuple[Fact, ...] = ()
     """Sorted by name."""
     ranks: tuple[Rank, ...] = ()
-    """Sorted by rank; empty if the run was not distributed."""
+    """Sorted by rank."""
     processes: tuple[Process, ...] = ()
-    """Sorted by rank; empty for a run of one process. `outcome` is that of all of them together."""
+    """Sorted by rank, if there are several. `outcome` is that of all together."""
     metrics: tuple[Metric, ...] = ()
     """Sorted by file and name."""
     parameters: tuple[Parameter, ...] = ()
     """Sorted by file and name."""
     unparsed_outputs: tuple[Line, ...] = ()
-    """Sorted `<path> (why)` of outputs whose metrics or parameters could not be read completely."""
+    """Sorted `<path> (why)` of outputs whose numbers could not be read completely."""
     trace: tuple[Output, ...] = ()
-    """Files in the run's `trace` directory, sorted by path (`exec --trace`)."""
+    """Files of `exec --trace`, sorted by path."""
     checkpoints_after: Digest | None = None
-    """sha256 of `checkpoints-after.json`; see `Start.checkpoints_before`."""
+    """sha256 of `checkpoints-after.json`."""
     console: tuple[Output, ...] = ()
-    """Files in the run's directory with what the command printed (`sandbox.streams`), without secrets and limited in size."""
+    """Files with what the command printed, without secrets and limited in size."""
     resumed: tuple[Parent, ...] = ()
     """The checkpoints that the run resumed from."""

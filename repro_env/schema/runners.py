@@ -31,7 +31,7 @@ class Traits(Frozen, frozen=True, kw_only=True):
     mounts_any_layers: bool = False
     """It can run any selection of layers, not only a complete image."""
     has_own_root: bool = True
-    """The command has another `/` than this process, in which our tools and notes have fixed paths."""
+    """The command has another `/` than this process, in which our tools and reports have fixed paths."""
     moves_mounts: bool = True
     """Data and checkpoints can be mounted at any path."""
     has_own_network: bool = True
@@ -62,5 +62,6 @@ TRAITS: dict[RunnerName, Traits] = {
 }  # fmt: skip
 CHOICES = tuple(name for name in TRAITS if not TRAITS[name].is_in_container)
 """Those that users can choose."""
+ISOLATED = tuple(name for name in CHOICES if TRAITS[name].is_isolated)
 HELP = ". ".join(f"{name}{' (default)' * (name == DEFAULT)}: {traits.text}" for name, traits in TRAITS.items())
 """What each runner does, for the help of an option."""

@@ -40,7 +40,7 @@ Seed = Annotated[int, Meta(ge=0, lt=2**32)]
 
 
 class Rules(Frozen, frozen=True, kw_only=True):
-    """Versions of the rules that determine digests. A rule is never changed; a new version replaces it."""
+    """Versions of the rules that determine digests."""
 
     base: Literal[1] = 1
     """Which files of the machine are in a base."""
@@ -57,14 +57,14 @@ class Rules(Frozen, frozen=True, kw_only=True):
 class Platform(Frozen, frozen=True, kw_only=True):
     os: Literal["linux"]
     architecture: Literal["amd64", "arm64"]
-    """In the terms of the OCI image spec (GOARCH)."""
+    """As in the OCI image spec."""
 
 
 class Runtime(Frozen, frozen=True, kw_only=True):
-    """The interpreter as an artifact, and the path of its executable."""
+    """The interpreter as an artifact."""
 
     tree: TreeBlob | None
-    """None if the interpreter is a package of the environment, as with conda."""
+    """None if it is a package of the environment, as with conda."""
     executable: AbsPath
     version: Line
 
@@ -73,25 +73,25 @@ TreeName = Literal["base", "unpackaged", "interpreter", "overlay"]
 
 
 class Identity(Frozen, frozen=True, kw_only=True):
-    """Everything that determines the files and settings of the image. Its digest is the spec digest."""
+    """What determines the files and settings of the image. Its digest is the spec digest."""
 
     rules: Rules
     platform: Platform
     base: TreeBlob
     unpackaged: TreeBlob | None = None
-    """Unpackaged libraries and programs of the machine, at their original paths."""
+    """Unpackaged libraries and programs, at their original paths."""
     interpreter: Runtime
     layout: Layout
     other_layouts: tuple[Layout, ...] = ()
-    """Further site directories on `sys.path`: of the Python below a virtual environment, and of the user."""
+    """Of the Python below a virtual environment, and of the user."""
     command: AbsPath
-    """The environment's Python command."""
+    """The environment's Python."""
     packages: tuple[CondaPackage, ...] = ()
     """Sorted by name."""
     distributions: tuple[Wheel, ...]
     """Sorted by key."""
     overlay: TreeBlob | None
-    """Files of the environment that do not belong to a distribution, and changes to the files of distributions."""
+    """Files without a distribution, and changes to the files of distributions."""
     config: Config
 
     @property
@@ -123,25 +123,25 @@ class Identity(Frozen, frozen=True, kw_only=True):
 
 
 class Defaults(Frozen, frozen=True, kw_only=True):
-    """Default settings of a run. No digest of the image depends on them."""
+    """Default settings of a run."""
 
     seed: Seed
     """The master seed."""
 
 
 class WheelHint(Frozen, frozen=True, kw_only=True):
-    """Where a wheel or conda package can be found. The sha256 in `identity` decides whether a file is the right one."""
+    """Where a wheel or conda package can be found."""
 
     sha256: Digest
     origin: Literal["index", "direct", "bundled", "repacked"]
-    """`index`, `direct`: downloadable. `bundled`: the original file is bundled. `repacked`: built from the installed files."""
+    """`bundled`: the original file. `repacked`: built from the installed files, and bundled."""
     urls: tuple[Url, ...]
     index: Line
-    """Redacted URL of the index that provided it, or empty."""
+    """Redacted URL of the index that provided it."""
 
 
 class Hints(Frozen, frozen=True, kw_only=True):
-    """Where the artifacts of the identity can be found."""
+    """Where artifacts can be found."""
 
     wheels: tuple[WheelHint, ...]
     """Sorted by sha256."""
@@ -150,77 +150,77 @@ class Hints(Frozen, frozen=True, kw_only=True):
 
 
 class Source(Frozen, frozen=True, kw_only=True):
-    """The source code. It is a separate artifact that a run mounts at its captured path."""
+    """The source code."""
 
     path: AbsPath
     tree: TreeBlob
     size: Size
-    """Total size of the files, in bytes."""
+    """Of the files."""
     relative: FromHere = ".."
-    """Path relative to the spec's directory. With it, the code is also found in a clone, a worktree or a moved project."""
+    """Path relative to the spec's directory, by which the code is found in a clone or a moved project."""
     files: dict[RelPath, FileNote]
-    """Files and symlinks by path (`oci.entry.file_notes`). Directories are omitted, because Git does not store empty ones."""
+    """Files and symlinks by path (`oci.entry.file_notes`)."""
     times: dict[RelPath, int] = field(default_factory=dict)
-    """When each file and directory was last modified, in nanoseconds since 1970, for runs of the captured files."""
+    """As in `SourceFact`, for runs of the captured files."""
     git: Git | None
     include: tuple[Line, ...] = ()
-    """`--include` and `--exclude` of the capture. A run applies them to the live tree."""
+    """`--include` and `--exclude` of the capture, which a run applies too."""
     exclude: tuple[Line, ...] = ()
 
 
 class Data(Frozen, frozen=True, kw_only=True):
-    """Data that was named at capture, and that runs check again."""
+    """Data that was named at capture."""
 
     path: AbsPath
     """Path in a run."""
     source: AbsPath | None = None
-    """Path at capture; None if it is the same as `path`."""
+    """Path at capture; None if it is `path`."""
     digest: Digest
-    """Of the names, sizes and contents in a directory, or of the content of a file."""
+    """Of the names, sizes and contents."""
     files: Size
     size: Size
 
 
 class InstalledFrom(Frozen, frozen=True, kw_only=True):
-    """How a distribution was installed, as recorded in the environment."""
+    """How a distribution was installed."""
 
     name: Line
     version: Line
     editable: bool
     direct_url: Line
     site: AbsPath | None = None
-    """The directory that contains its metadata."""
+    """The directory of its metadata."""
 
 
 class Observed(Frozen, frozen=True, kw_only=True):
-    """Facts about the machine and the capture. They do not affect the spec digest."""
+    """Facts about the machine and the capture, outside of the spec digest."""
 
     tool: Line
-    """The version of repro-env that wrote the spec."""
+    """Of repro-env."""
     kind: Kind
     interpreter: Interpreter
     startup: Startup
     host: Host
     frameworks: Frameworks
     libraries: tuple[SharedLibrary, ...] = ()
-    """Shared libraries that the environment uses, by path: loaded at start-up or by its frameworks, or on an external path."""
+    """By path: loaded at start-up or by frameworks, or on an external path."""
     variables: Variables
     system_packages: tuple[SystemPackage, ...]
     """The packages in the base, sorted by name."""
     distributions: tuple[InstalledFrom, ...]
     bundled: tuple[Bundled, ...]
     edited: tuple[Line, ...]
-    """Files of a distribution that were changed after installation: `<path> (<distribution>: changed|missing)`."""
+    """Changed files of distributions: `<path> (<distribution>: changed|missing)`."""
     excluded: tuple[Excluded, ...]
-    notes: tuple[Line, ...]
-    """Information for the user that does not indicate a problem."""
+    remarks: tuple[Line, ...]
+    """Information that is not a problem."""
     unknown: tuple[Line, ...]
     source: Source | None
     data: tuple[Data, ...]
     home: tuple[RelPath, ...] = ()
-    """Configuration files of libraries, in the overlay below `oci.paths.HOME`. A run copies them to its home directory."""
+    """Configuration files of libraries, which a run has in its home directory."""
     programs: tuple[Line, ...] = ()
-    """`--with` of the capture: programs that were added to the base."""
+    """`--with` of the capture."""
 
 
 class Spec(Frozen, frozen=True, kw_only=True):

@@ -1,6 +1,6 @@
-"""Open the spec that a command names: a directory or file, an archive of `repro-env pack`, or a registry's reference.
+"""Open the spec that a command names: a directory or file, a bundle file of `repro-env pack`, or a registry's reference.
 
-An archive or a spec in a registry is first copied into a directory of the store.
+A bundle file or a spec in a registry is first copied into a directory of the store.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from repro_env.schema.progress import SILENT, Tell
 from repro_env.schema.spec import Spec
 from repro_env.specs.bundle import is_pack, unpack
 from repro_env.store.specs import archive
-from repro_env.store.specs.lookup import locate
+from repro_env.store.specs.lookup import locate, runs_directory
 from repro_env.store.store import Store
 
 if TYPE_CHECKING:
@@ -57,6 +57,11 @@ def open_spec(name: SpecName, start: Path | None = None, store: Store | None = N
         return Opened(spec, directory, archive.runs_of(directory))
     spec, _ = locate(str(directory), start)
     return Opened(spec, directory, start / "runs")
+
+
+def project_of(opened: Opened) -> Path:
+    """Return the directory of the project: the one with the spec's directory, or the working directory for a spec from elsewhere."""
+    return (opened.runs or runs_directory(opened.directory)).parent
 
 
 def current_directory() -> Path:

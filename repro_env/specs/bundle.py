@@ -1,4 +1,4 @@
-"""Unpack an archive of `repro-env pack` into a directory. The archive is untrusted: it is checked before it is used."""
+"""Unpack a bundle file of `repro-env pack` into a directory. The bundle file is untrusted: it is checked before it is used."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def is_pack(path: Path) -> bool:
 
 
 def unpack(path: Path, store: Store) -> Path:
-    """Unpack an archive into a directory of the store that its sha256 names, unless it exists. Returns the directory.
+    """Unpack a bundle file into a directory of the store that its sha256 names, unless it exists. Returns the directory.
 
-    Raises `ArtifactError` if `pack` did not write the archive or if it is damaged, `SpecError`, `DiskError`.
+    Raises `ArtifactError` if `pack` did not write the bundle file or if it is damaged, `SpecError`, `DiskError`.
     """
     path = path.resolve()
     return store.spec_directories.make(
@@ -50,25 +50,25 @@ def _fill(directory: Path, path: Path) -> None:
             below, _, name = entry.path.rpartition("/")
             is_blob = below == files.BLOBS and files.BLOB.fullmatch(name)
             if entry.kind != "file" or entry.executable or not (is_blob or entry.path in files.FILES):
-                raise _error(f"this archive has {entry.path!r}, which is not part of a spec's directory", where)
+                raise _error(f"this bundle file has {entry.path!r}, which is not part of a spec's directory", where)
             if not is_blob and entry.size > files.MAX_SIZE:
-                raise _error(f"the {entry.path} in this archive has {entry.size:,} bytes, which is too large", where)
+                raise _error(f"the {entry.path} in this bundle file has {entry.size:,} bytes, which is too large", where)
             write_hashed(directory / entry.path, chunks)
             names.update({name} if is_blob else ())
     if not (directory / files.SPEC).is_file():
-        raise _error(f"this archive has no {files.SPEC}", where)
+        raise _error(f"this bundle file has no {files.SPEC}", where)
     spec = specs.read((directory / files.SPEC).read_bytes(), where=f"{where}: {files.SPEC}")
     sizes = spec.sizes
     for name in sorted(names):
         digest = f"sha256:{name.removesuffix('.gz')}"
         if digest not in sizes:
-            raise _error(f"the spec in this archive does not name the blob {name[:16]}…", where)
+            raise _error(f"the spec in this bundle file does not name the blob {name[:16]}…", where)
         if name.endswith(".gz") and name.removesuffix(".gz") in names:
-            raise _error(f"this archive has the blob {name[:16]}… twice", where)
+            raise _error(f"this bundle file has the blob {name[:16]}… twice", where)
         try:
             Measured(blobs.chunks(digest, sizes[digest])).read()
         except ArtifactError as error:
-            raise _error(f"the blob {name[:16]}… in this archive is damaged: {error.what}", where) from None
+            raise _error(f"the blob {name[:16]}… in this bundle file is damaged: {error.what}", where) from None
 
 
 def _error(what: str, where: str) -> ArtifactError:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import msgspec
 
 from repro_env.io.files import atomic_write, room
 from repro_env.schema import codec
@@ -43,6 +47,17 @@ class FactCache:
             return codec.decode(value, into, where=f"fact {kind}")
         except SpecError:
             return None
+
+    def keep(self, kind: str, key: str, into: Any, make: Callable[[], T]) -> T:
+        """Return the value of the type `into` that was kept, else make and keep it. One that is not UTF-8 is made each time."""
+        with contextlib.suppress(msgspec.MsgspecError):  # another version of repro-env may have written it
+            if (kept := self.get(kind, key)) is not None:
+                value: T = codec.unpack(kept, into)
+                return value
+        made = make()
+        with contextlib.suppress(UnicodeEncodeError):
+            self.put(kind, key, msgspec.msgpack.encode(made))
+        return made
 
     def put(self, kind: str, key: str, value: bytes) -> None:
         """Store a value. Raises `DiskError` if the disk is full."""

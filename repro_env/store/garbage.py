@@ -18,7 +18,7 @@ Kind = Literal["blob", "layer", "image", "links", "spec", "fact", "damaged"]
 """- `blob`: a wheel or another archive.
 - `layer`: an unpacked layer of an image, of its bytecode or of source code.
 - `image`: the config of an image.
-- `links`: a tree of links to the files of an image's layers, for kernels that refuse overlay.
+- `links`: a tree of links to the files of an image's layers, for kernels that refuse overlay, or to its bytecode.
 - `spec`: the directory of a spec from a bundle file or a registry.
 - `fact`: a cached value.
 - `damaged`: a damaged layer, kept for a run that still uses it.
@@ -104,7 +104,7 @@ def choose(
     layers = {item.name for item in found.items if item.kind == "layer" and item not in chosen}
     chosen |= {item for item in removable if item.kind == "image" and not layers.issuperset(item.layers)}
     images = {item.name for item in found.items if item.kind == "image" and item not in chosen}
-    chosen |= {item for item in removable if item.kind == "links" and item.name not in images}
+    chosen |= {item for item in removable if item.kind == "links" and item.name.partition(".")[0] not in images}
     return tuple(sorted(chosen, key=lambda item: (item.kind not in ("image", "links"), item.kind, item.name)))
 
 
@@ -120,7 +120,7 @@ def move_away(store: Store, items: Iterable[StoreItem], target: Path) -> None:
             (store.root / _DIRECTORIES[kind] / path.name.removeprefix(prefix)).exists() for kind, prefix in _MARKS.items()
         ):
             path.unlink()
-    for path in _listed(store.root / "locks"):
+    for path in (*_listed(store.root / "locks"), *(store.root / "merged").glob("*.lock")):
         with path.open() as file:
             if try_lock(file.fileno()):
                 path.unlink()

@@ -7,19 +7,21 @@ that changed less than `SETTLED` ago are hashed but not cached.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from repro_env.io.files import Found, Key, walk
+from repro_env.io.files import Found, Key, key_of, walk
 from repro_env.io.patience import PATIENCE
 from repro_env.oci.entry import Entry
+from repro_env.schema import codec
 from repro_env.schema.errors import CaptureError, os_errors_as
 from repro_env.schema.progress import Advance
 from repro_env.store.facts import FactCache
@@ -33,6 +35,7 @@ _BATCH = 64
 """Number of small files that a thread takes at once."""
 _MAX_FILES = 2_000_000
 """Files of a directory that are cached at most."""
+T = TypeVar("T")
 _KIND = "file-hashes"
 """Kind of these facts, by directory."""
 _decoder = msgspec.msgpack.Decoder(list[tuple[Key, bytes]])
@@ -88,13 +91,57 @@ def _name(root: Path) -> str:
     return os.fsencode(root).hex()  # a path may not be UTF-8
 
 
+class FileFacts(Generic[T]):
+    """Small values that are read from files, kept by `Found.key` until the file changes. Only values that were used last are kept."""
+
+    def __init__(self, facts: FactCache, kind: str, name: str, into: Any, read: Callable[[str], T]) -> None:
+        """`name`: of this collection, such as the digest of a directory. `into`: the type of what `read` returns for a path."""
+        self._facts, self._kind, self._name, self._read = facts, kind, name, read
+        self._kept: dict[Key, T] = {}
+        with contextlib.suppress(msgspec.MsgspecError):  # another version of repro-env may have written it
+            self._kept = dict(codec.unpack(facts.get(kind, name) or b"\x90", list[tuple[Key, into]]))
+        self._used: dict[Key, T] = {}
+        self._latest = time.time_ns() - SETTLED
+
+    def of(self, key: Key, path: str) -> T:
+        """The value of the file with this key at this path."""
+        value = self._used[key] = self._kept[key] if key in self._kept else self._read(path)
+        return value
+
+    def save(self) -> None:
+        """Keep the values, but not those of files that had changed shortly before they were read."""
+        used = [item for item in self._used.items() if max(item[0][3:]) < self._latest]
+        if {key for key, _ in used} - self._kept.keys():
+            self._facts.put(self._kind, self._name, msgspec.msgpack.encode(used))
+
+
 def settled(entries: Sequence[Found]) -> bool:
     """Whether all files are old enough to be identified by their keys. Call this before reading them."""
     latest = time.time_ns() - SETTLED
     return all(entry.key[3] < latest and entry.key[4] < latest for entry in entries if entry.kind == "file")
 
 
+def unchanged(root: Path, entries: Sequence[Found], *, since: int) -> bool:
+    """Whether a listing, which began at `since` (ns), is still that of the directory, by the keys of its paths.
+
+    A new path changes the times of its directory, or is a new name in `root`. False also if a directory had changed too
+    shortly before.
+    """
+    latest = since - SETTLED
+    try:
+        if {entry.path for entry in entries if "/" not in entry.path} != set(os.listdir(root)):  # noqa: PTH208
+            return False
+        return all(
+            key_of(os.lstat(f"{root}/{entry.path}")) == entry.key and (entry.kind != "dir" or max(entry.key[3:]) < latest)
+            for entry in entries
+        )
+    except OSError:
+        return False
+
+
 def _hash_all(root: Path, files: list[Found], workers: int, advance: Advance | None) -> dict[Key, bytes]:
+    from concurrent.futures import ThreadPoolExecutor  # slow to import
+
     hashes: dict[Key, bytes] = {}
     batches = list(_batches(files))
     stopped = threading.Event()

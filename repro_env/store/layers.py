@@ -64,11 +64,11 @@ class Layers:
 
     def mark(self, diff_id: str) -> None:
         """Record the inodes of a checked layer as they are now, also after hard links to its files were made."""
-        self._mark(hex_of(diff_id), self._root / hex_of(diff_id))
+        self._mark(hex_of(diff_id), _newest(str(self._root / hex_of(diff_id))))
 
-    def _mark(self, name: str, directory: Path) -> None:
-        self._checked[name] = _newest(str(directory))
-        self._boot.mark(name, self._checked[name])
+    def _mark(self, name: str, newest: str) -> None:
+        self._checked[name] = newest
+        self._boot.mark(name, newest)
 
     def _locked(self, name: str) -> AbstractContextManager[None]:
         return locked(self._store / "locks" / name)
@@ -95,18 +95,18 @@ class Layers:
         with room(self._root, size), self._locked(name), self._temp.directory() as temporary:
             if (self._root / name).is_dir():
                 return self._root / name  # another process unpacked it meanwhile
-            actual = _write(temporary / "tree", members, size)
+            actual, newest = _write(temporary / "tree", members, size)
             layer.check_diff_id(actual, f"sha256:{name}")
-            return self._keep(temporary / "tree", name)
+            return self._keep(temporary / "tree", name, newest)
 
     def add(self, members: Members) -> str:
         """Write a tree whose diff ID is unknown, and return the diff ID. Raises as `unpack`."""
         with room(self._root), self._temp.directory() as temporary:
-            diff_id = _write(temporary / "tree", members, 0)
+            diff_id, newest = _write(temporary / "tree", members, 0)
             name = hex_of(diff_id)
             with self._locked(name):
                 if not (self._root / name).is_dir():
-                    self._keep(temporary / "tree", name)
+                    self._keep(temporary / "tree", name, newest)
         return diff_id
 
     def members(self, diff_id: str) -> Members:
@@ -122,8 +122,8 @@ class Layers:
         except (ReproEnvError, OSError):
             return False
 
-    def _keep(self, tree: Path, name: str) -> Path:
-        self._mark(name, tree)
+    def _keep(self, tree: Path, name: str, newest: str) -> Path:
+        self._mark(name, newest)
         try:
             tree.rename(self._root / name)
         except OSError as error:
@@ -142,14 +142,18 @@ def _newest(directory: str) -> str:
     newest = 0
     directories = [directory]
     for path in directories:  # grows
-        with os.scandir(path) as listing:
-            for item in listing:
-                facts = item.stat(follow_symlinks=False)
-                if facts.st_mtime_ns != _TIME[1]:
-                    return ""
-                newest = max(newest, facts.st_ctime_ns)
-                if item.is_dir(follow_symlinks=False):
-                    directories.append(item.path)
+        fd = os.open(path, _DIRECTORY)  # below it, the kernel does not look up the path again for each file
+        try:
+            with os.scandir(fd) as listing:
+                for item in listing:
+                    facts = item.stat(follow_symlinks=False)
+                    if facts.st_mtime_ns != _TIME[1]:
+                        return ""
+                    newest = max(newest, facts.st_ctime_ns)
+                    if item.is_dir(follow_symlinks=False):
+                        directories.append(f"{path}/{item.name}")
+        finally:
+            os.close(fd)
     return str(newest)
 
 
@@ -174,11 +178,14 @@ def entry(directory: Path, found: Found) -> Entry:
     return Entry(found.path, found.kind, found.executable, found.size, target=found.target)
 
 
-def _write(root: Path, members: Members, size: int) -> str:
-    """Write the members below the new directory `root`. Returns the diff ID of their tar. `size`: in bytes, if it is known."""
+def _write(root: Path, members: Members, size: int) -> tuple[str, str]:
+    """Write the members below the new directory `root`. Returns the diff ID of their tar, and what `_newest` returns for the tree.
+
+    `size`: in bytes, if it is known.
+    """
     tree = _Tree(root)
     try:
-        return layer.diff_id(tree.write(members))
+        return layer.diff_id(tree.write(members)), tree.newest
     except OSError as error:
         with room(root.parent, size):
             raise _convert_error(error, tree.path) from None
@@ -192,6 +199,8 @@ class _Tree:
     def __init__(self, root: Path) -> None:
         self.path = ""
         """The path that is being written, for messages."""
+        self.newest = "0"
+        """The newest change of an inode below the root, at the end: that of the path whose times were set last."""
         self._root = root
         root.mkdir()
         self._names: list[str] = []
@@ -199,6 +208,7 @@ class _Tree:
         """The descriptors of the root and of each directory of the path `_names`."""
         os.fchmod(self._fds[0], 0o755)
         self._made = [""]
+        self._sets_modes = _sets_modes(self._fds[0])
 
     def close(self) -> None:
         for fd in self._fds:
@@ -218,11 +228,12 @@ class _Tree:
                 raise BuildError("the path is not a valid path inside a layer", where=repr(path))
             fd = self._directory(parent)
             if entry.kind == "file":
-                yield entry, _file(entry, chunks, name, fd)
+                yield entry, _file(entry, chunks, name, fd, self._sets_modes)
                 continue
             if entry.kind == "dir":
-                os.mkdir(name, dir_fd=fd)
-                os.fchmod(self._directory(path), 0o755)
+                os.mkdir(name, 0o755, dir_fd=fd)
+                if self._sets_modes:
+                    os.fchmod(self._directory(path), 0o755)
                 self._made.append(path)
             elif entry.kind == "link":
                 os.symlink(entry.target, name, dir_fd=fd)
@@ -230,8 +241,12 @@ class _Tree:
             else:
                 _whiteout(path, name, fd)
             yield entry, ()
-        for path in reversed(self._made):
+        for path in reversed(self._made[1:]):
             os.utime(f"{self._root}/{path}", ns=_TIME, follow_symlinks=False)
+        if self.path:
+            last = (self._made[1:] or [self.path])[0]
+            self.newest = str(os.lstat(f"{self._root}/{last}").st_ctime_ns)
+        os.utime(self._root, ns=_TIME)
 
     def _directory(self, path: str) -> int:
         """Return the descriptor of an existing directory. It stays open, with those above it, until another one is needed."""
@@ -250,16 +265,27 @@ class _Tree:
         return self._fds[-1]
 
 
-def _file(entry: Entry, chunks: Iterable[bytes], name: str, directory: int) -> Iterator[bytes]:
+def _sets_modes(directory: int) -> bool:
+    """Return whether new paths get other modes than asked for: because of the umask, a default ACL, or the file system."""
+    os.mkdir(".mode", 0o755, dir_fd=directory)
+    try:
+        return stat.S_IMODE(os.stat(".mode", dir_fd=directory).st_mode) != 0o755
+    finally:
+        os.rmdir(".mode", dir_fd=directory)
+
+
+def _file(entry: Entry, chunks: Iterable[bytes], name: str, directory: int, sets_mode: bool) -> Iterator[bytes]:
     """Yield the chunks unchanged, and write them to a new file."""
-    fd = os.open(name, _NEW, 0o600, dir_fd=directory)
+    mode = 0o755 if entry.executable else 0o644
+    fd = os.open(name, _NEW, mode, dir_fd=directory)
     try:
         for chunk in chunks:
             unwritten = memoryview(chunk)
             while unwritten:
                 unwritten = unwritten[os.write(fd, unwritten) :]
             yield chunk
-        os.fchmod(fd, 0o755 if entry.executable else 0o644)  # independent of the umask
+        if sets_mode:
+            os.fchmod(fd, mode)
         os.utime(fd, ns=_TIME)
     finally:
         os.close(fd)

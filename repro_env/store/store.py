@@ -45,6 +45,10 @@ class Store:
         self.hashes = FileHashes(self.facts)
         self.run_directories = RunDirectories(root / "runs")
 
+    def __reduce__(self) -> tuple[type[Store], tuple[Path]]:
+        """A copy in another process has a lease of its own."""
+        return Store, (self.root,)
+
     @staticmethod
     def open(root: Path | None = None) -> Store:
         """Open `root`, else $REPRO_ENV_STORE, else $XDG_CACHE_HOME/repro-env, else ~/.cache/repro-env. Create it if missing.

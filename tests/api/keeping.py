@@ -11,7 +11,7 @@ import msgspec
 from repro_env.runs.execution import bytecode, imageprogram
 from repro_env.runs.start.request import RunOptions
 from repro_env.schema import codec
-from repro_env.schema.progress import Advance, Silent
+from repro_env.schema.progress import Advance, Silent, Tell
 from repro_env.schema.run import Launch
 from repro_env.schema.spec import Spec
 from repro_env.store.filenames import hex_of
@@ -32,6 +32,8 @@ class Answer(msgspec.Struct):
     means: tuple[str, ...]
     bytecode: str
     """The tree that was mounted in the run."""
+    compiled: tuple[str, ...]
+    """What was compiled, in the order of the runs of the compiler: diff IDs of layers, else the first directory."""
     printed: tuple[str, ...]
 
 
@@ -55,9 +57,18 @@ def main() -> None:
         _set_times(store.root / "layers" / hex_of(diff_id))  # as if the store had unpacked it
         store.layers.mark(diff_id)  # the names of the tiny layers are not their digests
     asked, tell = RunOptions(command=(), here=Path("/"), environ={}), Collected()
+    compiled: list[str] = []
+    compile_part = bytecode._compile
+
+    def counted(part: bytecode.Part, python: Path | None, options: RunOptions, store: Store, tell: Tell) -> str | None:
+        compiled.append(part.layer or part.directories[0])
+        return compile_part(part, python, options, store, tell)
+
+    bytecode._compile = counted
     tree = bytecode.of_image(spec, asked, store=store, tell=tell)
     outcome = imageprogram.runner(spec, asked, store, bytecode=tree, hidden=()).run(plan.launch, directory=Path(plan.directory))
-    Path(plan.answer).write_bytes(msgspec.json.encode(Answer(outcome.exit_code, outcome.methods, str(tree), tuple(tell.lines))))
+    answer = Answer(outcome.exit_code, outcome.methods, str(tree), tuple(compiled), tuple(tell.lines))
+    Path(plan.answer).write_bytes(msgspec.json.encode(answer))
 
 
 if __name__ == "__main__":

@@ -369,7 +369,7 @@ def fails(*missed: tuple[str, str]) -> Work:
 
     def work(launch: Launch, directory: Path) -> int:
         lines = [json.dumps({"failure": kind, "what": what}) + "\n" for kind, what in missed]
-        Path(launch.notes, "notes.jsonl").write_text("".join(lines))
+        Path(launch.reports, "reports.jsonl").write_text("".join(lines))
         return 1
 
     return work
@@ -445,7 +445,7 @@ def test_the_error_for_an_inaccessible_path_names_the_option(place: Place) -> No
             place.run(**options)
 
 
-def test_unseeded_generators_are_recorded_once_each_and_invalid_notes_are_skipped(place: Place) -> None:
+def test_unseeded_generators_are_recorded_once_each_and_invalid_reports_are_skipped(place: Place) -> None:
     def work(launch: Launch, directory: Path) -> int:
         note = {"library": "numpy", "what": "generator without a seed", "file": "/p/t.py", "line": 3}
         lines = [
@@ -457,7 +457,7 @@ def test_unseeded_generators_are_recorded_once_each_and_invalid_notes_are_skippe
             json.dumps({"problem": "torch: x\n"}),
             "\udcff",
         ]
-        (Path(launch.notes) / "notes.jsonl").write_bytes("\n".join(lines).encode(errors="surrogateescape"))
+        (Path(launch.reports) / "reports.jsonl").write_bytes("\n".join(lines).encode(errors="surrogateescape"))
         return 0
 
     done = place.run(backend=Fake(work))
@@ -490,22 +490,22 @@ def test_metrics_and_parameters_are_read_from_outputs(place: Place) -> None:
 
 def test_a_trace_is_kept_in_the_run_directory(place: Place) -> None:
     def work(launch: Launch, directory: Path) -> int:
-        (Path(launch.notes) / "trace").mkdir()
-        (Path(launch.notes) / "trace" / "0.jsonl").write_text("{}\n")
+        (Path(launch.reports) / "trace").mkdir()
+        (Path(launch.reports) / "trace" / "0.jsonl").write_text("{}\n")
         return 0
 
     done = place.run(backend=Fake(work), trace=True)
     assert [file.path for file in done.end.trace] == ["0.jsonl"]
     assert (done.directory / "trace" / "0.jsonl").read_text() == "{}\n"
-    assert not (done.directory / "notes").exists()
+    assert not (done.directory / "reports").exists()
     assert place.run(backend=Fake()).end.trace == ()
 
 
 def test_a_symlink_is_not_followed_to_a_trace(place: Place, tmp_path: Path) -> None:
-    """The script can write to the directory of the notes."""
+    """The script can write to the directory of the reports."""
 
     def work(launch: Launch, directory: Path) -> int:
-        (Path(launch.notes) / "trace").symlink_to(tmp_path)
+        (Path(launch.reports) / "trace").symlink_to(tmp_path)
         return 0
 
     done = place.run(backend=Fake(work), trace=True)
@@ -730,12 +730,12 @@ def test_the_host_runner_refuses_a_choice_of_gpus(place: Place) -> None:
 
 def test_limits_are_recorded_and_what_is_not_enforced_is_said(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     backend = Fake()
-    wanted = Limits(memory=8 << 30, cpus=1, seconds=60)
-    done = place.run(backend=backend, limits=wanted)
+    wanted: dict[str, Any] = {"memory": 8 << 30, "cpus": 1, "seconds": 60}
+    done = place.run(backend=backend, **wanted)
     assert backend.launch is not None
-    assert done.start.limits == backend.launch.limits == wanted
+    assert done.start.limits == backend.launch.limits == Limits(memory=8 << 30, cpus=1, seconds=60)
     monkeypatch.setattr(memory, "directories", lambda controller: iter(()))
-    place.run(limits=wanted)
+    place.run(**wanted)
     assert "not as requested: memory: not limited, because no control group can be made here" in place.lines
     assert "not as requested: cpus: limited to 1 by affinity, because no control group can be made here" in place.lines
 

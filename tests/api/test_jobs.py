@@ -210,7 +210,7 @@ def test_a_run_that_its_pod_did_not_push_stays_a_submission(tmp_path: Path) -> N
             submissions.write(runs, Submission(engine="kubernetes", start=start(run_id), catalog=catalog)), "c/vision/x"
         )
         jobs.bring_home(runs, {"PATH": str(tmp_path)}, tell)
-        ((item, state),) = jobs.unfinished(runs, (), {"PATH": f"{tmp_path}:/bin"}).values()
+        ((item, state),) = jobs.unfinished(runs, {"PATH": f"{tmp_path}:/bin"}).values()
         assert runpage.before_start(state, item) == "not recorded: Kubernetes does not know the job any more"
     assert len(tell.lines) == 1
     assert tell.lines[0].startswith(f"the job of run {ids.short(run_id)} has ended, but 127.0.0.1:1/team/runs cannot be read: ")

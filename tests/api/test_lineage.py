@@ -96,7 +96,7 @@ def test_an_unknown_file_has_no_producer(tmp_path: Path, store: Store) -> None:
         found = ask(word, store, runs=tmp_path / "runs")
         assert (found.known, found.origins, found.uses) == (False, (), ())
         assert found.looked == (tmp_path / "runs",)
-    assert any("is empty" in note for note in ask(tmp_path / "empty", store).notes)
+    assert any("is empty" in note for note in ask(tmp_path / "empty", store).remarks)
 
 
 def test_a_file_that_was_changed_in_its_run_is_not_its_output(tmp_path: Path, store: Store) -> None:
@@ -105,10 +105,10 @@ def test_a_file_that_was_changed_in_its_run_is_not_its_output(tmp_path: Path, st
     (run.files / "new.pt").write_text("new")
     changed, new = (ask(run.files / name, store) for name in ("w.pt", "new.pt"))
     assert not changed.known
-    assert "the file changed after the run" in changed.notes[0]
-    assert sha256_hex("weights") in changed.notes[0]
+    assert "the file changed after the run" in changed.remarks[0]
+    assert sha256_hex("weights") in changed.remarks[0]
     assert not new.known
-    assert "it was added after the run" in new.notes[0]
+    assert "it was added after the run" in new.remarks[0]
 
 
 def test_the_manifest_of_a_checkpoint_outside_the_run_names_the_run(tmp_path: Path, store: Store) -> None:
@@ -132,7 +132,7 @@ def test_the_manifest_of_a_checkpoint_outside_the_run_names_the_run(tmp_path: Pa
     (directory / "model.safetensors").write_text("tampered")
     found = ask(directory, store, runs=tmp_path / "runs")
     assert not found.known
-    assert "the file changed later" in found.notes[0]
+    assert "the file changed later" in found.remarks[0]
 
 
 @pytest.mark.parametrize(("kept", "known"), [(True, True), (False, False)])
@@ -198,14 +198,14 @@ def test_a_manifest_without_its_record_is_only_a_claim(tmp_path: Path, store: St
         found = ask(directory / "w.pt", store)
         assert not found.known
         assert found.manifest is not None
-        assert bool(found.notes) is bool(text)
-        assert all(text in note for note in found.notes)
+        assert bool(found.remarks) is bool(text)
+        assert all(text in note for note in found.remarks)
 
 
 def test_a_damaged_manifest_is_a_note(tmp_path: Path, store: Store) -> None:
     directory = checkpoint(tmp_path / "c", "", {"w.pt": "weights"})
     (directory / "manifest.json").write_text((directory / "manifest.json").read_text()[:-9])
-    (note,) = ask(directory / "w.pt", store).notes
+    (note,) = ask(directory / "w.pt", store).remarks
     assert "was not used" in note
 
 
@@ -216,7 +216,7 @@ def test_a_file_of_an_interrupted_run_has_no_producer_and_a_note_names_the_run(t
     found = ask(run.files / "last.pt", store)
     assert producers(found) == ()
     where = f"the file is in the directory of run {run.short}"
-    assert found.notes == (f"{where}, but that run is interrupted and has recorded no outputs",)
+    assert found.remarks == (f"{where}, but that run is interrupted and has recorded no outputs",)
 
 
 def test_interrupted_runs_are_ancestors_by_their_checkpoints(tmp_path: Path, store: Store) -> None:
@@ -325,7 +325,7 @@ def test_missing_directories_and_unreadable_records_are_reported(tmp_path: Path,
     found = ask(sha256_hex("weights"), store, runs=tmp_path / "runs")
     assert not found.known
     assert found.missing == (tmp_path / "gone" / "runs",)
-    assert not any("according to the index" in note for note in found.notes), "it was never listed"
+    assert not any("according to the index" in note for note in found.remarks), "it was never listed"
     assert [run.directory for run in found.unreadable] == [broken.directory]
     assert ask(sha256_hex("weights"), store, runs=tmp_path / "moved" / "runs").known
 

@@ -181,7 +181,12 @@ def test_runs_are_listed_and_found_by_the_beginning_of_their_ids(place: Place, b
     listed = list_shared_runs(directory)
     assert [entry.id for entry in listed.runs] == [second.start.id, first.start.id]
     summary = listed.runs[1].summary
-    assert (summary.command, listed.runs[1].ending, summary.outputs, summary.size) == (("train.py", "--lr", "1"), "exit 0", 2, 8)
+    assert (summary.command, listed.runs[1].ending, summary.outputs, summary.size) == (
+        ("train.py", "--lr", "1"),
+        "exit 0",
+        2,
+        8,
+    )
     assert ben.pull(directory, listed.runs[1].short[:6]) == [(first.start.id, "pulled")]
     with pytest.raises(RecordError, match="does not have a run 'zzz'"):
         ben.try_pull(directory, "zzz")

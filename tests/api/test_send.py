@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from repro_env.api.push import push
-from repro_env.api.send import Delivery, notes, send
+from repro_env.api.send import Delivery, remarks, send
 from repro_env.delivery.targets.argument import parse
 from repro_env.oci import config
 from repro_env.schema import codec
@@ -128,7 +128,7 @@ def test_a_note_names_imported_code_that_is_not_in_the_image(spec: Spec) -> None
             observed=msgspec.structs.replace(spec.observed, startup=startup),
             identity=msgspec.structs.replace(spec.identity, layout=layout),
         )
-        return "; ".join(notes(changed))
+        return "; ".join(remarks(changed))
 
     assert notes_for("/usr/lib/python3.11", "/home/ann/project/.venv/lib/python3.11/site-packages", "/home/ann/projects") == ""
     assert "imports code from /home/ann/project/src" in notes_for("/home/ann/project/src")

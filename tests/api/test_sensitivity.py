@@ -13,11 +13,12 @@ import msgspec
 import pytest
 
 from repro_env.api.execute import FinishedRun
-from repro_env.api.sensitivity import MetricOption, parse_metric
+from repro_env.api.sensitivity import Found, MetricOption, parse_metric
 from repro_env.cli import app
 from repro_env.cli import exec as exec_command
 from repro_env.cli import sensitivity as command
-from repro_env.runs.records.notes import MORE_VALUES
+from repro_env.cli.ui.page import Page
+from repro_env.runs.records.reports import MORE_VALUES
 from repro_env.schema.errors import DataError, RecordError, ReproEnvError, SourceError, UsageError
 from repro_env.schema.run import DataFact, Seeded
 from tests.api.sweeps import Runs, done, metric
@@ -57,18 +58,24 @@ def test_seeds_are_consecutive_and_every_metric_has_a_spread() -> None:
     assert found.metrics[0].spread is not None
     assert found.metrics[0].spread.mean == pytest.approx(0.92)
     assert found.good
-    page = command.page(found).lines
+    page = shown(found)
     assert page[1].split() == ["accuracy", "5", "0.92", "0.0158114", "0.9", "to", "0.94"]
+
+
+def shown(found: Found) -> list[str]:
+    page = Page()
+    command.show(found, page)
+    return page.lines
 
 
 def test_a_single_metric_has_a_value_for_each_seed() -> None:
     found = Runs().over(5, "accuracy")
     assert [row.metric for row in found.metrics] == ["accuracy"]
-    page = command.page(found).lines
+    page = shown(found)
     assert page[0].split() == ["METRIC", "(last)", "SEEDS", "MEAN", "DEVIATION", "RANGE"]
     assert page[1].split() == ["accuracy", "5", "0.92", "0.0158114", "0.9", "to", "0.94"]
     assert sum(line.startswith("  seed") for line in page) == 5
-    page = command.page(Runs().over(5, "train_runtime")).lines
+    page = shown(Runs().over(5, "train_runtime"))
     assert page[1].split() == ["train_runtime", "5", "3", "all", "equal", "3", "to", "3"]
     assert len(page) == 2
 
@@ -77,7 +84,7 @@ def test_values_that_are_not_finite_are_named() -> None:
     def change(seed: int, recorded: FinishedRun) -> FinishedRun:
         return with_end(recorded, metrics=(metric("loss", math.inf if seed == 2 else math.nan if seed == 3 else seed),))
 
-    page = command.page(Runs(change).over(5)).lines
+    page = shown(Runs(change).over(5))
     assert page[1].split() == ["loss", "3", "1.66667", "2.08167", "0", "to", "4"]
     assert "loss: not finite, and not part of these statistics: seed 2 (inf), seed 3 (nan)" in page
 
@@ -171,7 +178,7 @@ def test_no_run_follows_a_failed_first_run() -> None:
     runs = Runs(lambda seed, recorded: failing(recorded, 3))
     found = runs.over(5)
     assert (len(found.runs), found.good, found.metrics) == (1, False, ())
-    assert "failed runs, which are not in the numbers above: seed 0 (exit 3, run" in command.notes(found)[0]
+    assert "failed runs, which are not in the numbers above: seed 0 (exit 3, run" in command.remarks(found)[0]
 
 
 def test_a_later_run_that_fails_is_named_and_not_counted() -> None:
@@ -180,7 +187,7 @@ def test_a_later_run_that_fails_is_named_and_not_counted() -> None:
     assert found.metrics[0].spread is not None
     assert [value.seed for value in found.metrics[0].spread.values] == [0, 1, 3, 4, 5]
     assert any(
-        line.startswith("failed runs, which are not in the numbers above: seed 2 (exit 3") for line in command.notes(found)
+        line.startswith("failed runs, which are not in the numbers above: seed 2 (exit 3") for line in command.remarks(found)
     )
 
 
@@ -190,13 +197,13 @@ def test_ctrl_c_ends_the_runs_and_the_finished_ones_are_reported() -> None:
     assert (len(runs.seeds), found.stopped, found.good) == (4, 2, False)
     assert found.metrics[0].spread is not None
     assert len(found.metrics[0].spread.values) == 3
-    assert "4 of 10 seeds were run" in command.notes(found)
+    assert "4 of 10 seeds were run" in command.remarks(found)
 
 
 def test_seeds_without_a_metric_are_named() -> None:
     found = Runs(lambda seed, recorded: with_end(recorded, metrics=recorded.end.metrics[1:]) if seed == 4 else recorded).over(5)
     assert found.metrics[0].missing == (4,)
-    assert "accuracy: not in the run of seed 4" in command.page(found).lines
+    assert "accuracy: not in the run of seed 4" in shown(found)
     assert found.good  # the loss is complete
 
 
@@ -214,7 +221,7 @@ def test_seeds_that_the_script_sets_itself_are_reported() -> None:
     own = ": the script sets seeds itself, torch.manual_seed(42) at /p/train.py:7 and 1 more"
     assert "its outputs equal those of the first run, byte for byte" + own in runs.lines
     assert (runs.seeds, found.good) == ([0, 1], True), "further runs would be the same"
-    assert command.notes(found)[:3] == [
+    assert command.remarks(found)[:3] == [
         "2 of 5 seeds were run",
         "all outputs are identical: the master seed has no effect on them",
         "the same in all runs" + own,
@@ -251,8 +258,8 @@ def test_few_seeds_are_a_warning() -> None:
     runs = Runs()
     found = runs.over(3)
     assert runs.lines[0] == "3 seeds are few: use at least 5 to see the range of a metric"
-    assert "fewer than 5 seeds do not show the range of a metric" in command.notes(found)
-    assert not any("few" in line for line in command.notes(Runs().over(5)))
+    assert "fewer than 5 seeds do not show the range of a metric" in command.remarks(found)
+    assert not any("few" in line for line in command.remarks(Runs().over(5)))
 
 
 @pytest.mark.parametrize(

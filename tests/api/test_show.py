@@ -77,7 +77,7 @@ def full(made: Spec) -> Spec:
         bundled=(Bundled(name="alpha", version="1.0", why="from a local file", size=1234),),
         edited=("lib/x.py (alpha: changed)",),
         excluded=(Excluded(path="data", size=10**9, why="git-ignored"),),
-        notes=("a note",),
+        remarks=("a note",),
         unknown=("something",),
         startup=msgspec.structs.replace(made.observed.startup, sys_path=("/home/ann/lib", "/opt/python/lib/python3.11")),
         source=msgspec.structs.replace(
@@ -183,7 +183,7 @@ def test_a_spec_cannot_write_to_the_terminal(made: Spec, directory: Path) -> Non
     changed = full(made)
     observed = msgspec.structs.replace(
         changed.observed,
-        notes=(evil,),
+        remarks=(evil,),
         unknown=(evil,),
         edited=(evil,),
         bundled=(Bundled(name=evil, version=evil, why=evil),),

@@ -471,7 +471,7 @@ def test_a_task_of_a_step_verifies_as_one_process(place: Place) -> None:
     backend = Fake(training())
     assert verify_run(place, None, backend, environ={"HOME": "/home/ann", **step}).verdict.same
     assert backend.launch is not None
-    assert backend.launch.member is None
+    assert backend.launch.member.is_alone
 
 
 def test_another_cpu_is_reported_before_the_run(place: Place) -> None:

@@ -18,7 +18,7 @@ KEYS: dict[str, set[str]] = {
     "runs list": {"runs", "unreadable", "jobs"},
     "runs show latest": {"pulled", "directory", "state", "intact", "start", "end", "tags", "annotations", "verified"},
     "runs compare 00000001 00000002": {
-        *("same", "left", "right", "tags", "differences", "not_compared", "metrics", "outputs", "console", "steps"),
+        *("same", "left", "right", "tags", "differences", "not_compared", "metrics", "outputs", "files", "console", "steps"),
     },
     "runs note latest hello": {"run", "annotation"},
     "runs tag latest best": {"run", "tags"},
@@ -26,7 +26,7 @@ KEYS: dict[str, set[str]] = {
     "runs gc --keep last=1 --dry-run": {"dry_run", "keep", "gone", "unreadable", "failed", "specs", "freed"},
     "lineage 00000002": {
         *("query", "known", "file", "size", "digest", "origins", "uses", "manifest", "run", "family"),
-        *("spec", "looked", "missing", "unreadable", "notes"),
+        *("spec", "looked", "missing", "unreadable", "remarks"),
     },
     "runs get latest --to copy": {"files"},
     "runs rm latest": {"removed"},

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 import typer
 
-from repro_env.cli import app
+from repro_env.cli import app, parser
 from repro_env.cli.ui import messages
 from repro_env.schema.errors import ReproEnvError, UsageError
 
@@ -60,7 +61,7 @@ def commands(command: Any, words: tuple[str, ...] = ()) -> Iterator[Any]:
         yield from commands(subcommand, (*words, name))
 
 
-@pytest.mark.parametrize("command", list(commands(app.parser(*app.COMMANDS))))
+@pytest.mark.parametrize("command", list(commands(parser.make(*parser.COMMANDS))))
 def test_every_command_has_the_options_quiet_and_verbose(command: Any, capsys: pytest.CaptureFixture[str]) -> None:
     def run(*options: str) -> None:
         required = [param for param in command.params if param.param_type_name == "argument" and param.required]
@@ -83,6 +84,25 @@ def test_every_command_has_the_options_quiet_and_verbose(command: Any, capsys: p
         run("-q", "--verbose")
 
 
+@pytest.mark.parametrize("columns", [60, 80, 200])
+def test_help_without_the_parser_is_what_the_parser_prints(
+    columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    texts = []
+    for words in (["--help"], ["-h"], ["--help", "-h"]):  # the parser reads the last
+        assert app.run(words) == 0
+        texts.append(capsys.readouterr().out)
+    assert texts == texts[-1:] * 3
+
+
+def test_help_and_version_start_without_the_parser() -> None:
+    code = "import sys; from repro_env.cli import app; app.run(sys.argv[1:]); print({'typer', 'msgspec'} & {*sys.modules})"
+    for words in (["--help"], ["--version"]):
+        process = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True)
+        assert process.stdout.splitlines()[-1] == "set()"
+
+
 def test_help_shows_complete_descriptions_of_all_commands_in_80_columns() -> None:
     process = subprocess.run(
         [sys.executable, "-m", "repro_env", "--help"],
@@ -92,4 +112,36 @@ def test_help_shows_complete_descriptions_of_all_commands_in_80_columns() -> Non
         env={"COLUMNS": "80", "TERMINAL_WIDTH": "80", "PATH": "/usr/bin:/bin"},
     )
     listed = process.stdout.partition("Commands:\n")[2].partition("\n\n")[0]
-    assert [(name, line) for name, line in re.findall(r"^  (\S+) +(\S.*)$", listed, re.MULTILINE)] == list(app.COMMANDS.items())
+    assert [(name, line) for name, line in re.findall(r"^  (\S+) +(\S.*)$", listed, re.MULTILINE)] == list(
+        parser.COMMANDS.items()
+    )
+
+
+@pytest.mark.parametrize(("word", "command"), [("run", "exec"), ("build", "rebuild"), ("compare", "runs compare")])
+def test_the_names_of_other_tools_lead_to_the_command(word: str, command: str) -> None:
+    with pytest.raises(UsageError, match="no such command") as caught:
+        app.run([word, "x"])
+    assert caught.value.hint == f"use `repro-env {command}`"
+
+
+def test_help_is_a_command_too(capsys: pytest.CaptureFixture[str]) -> None:
+    texts = []
+    for words in (["help"], ["--help"], ["help", "check"], ["check", "--help"]):
+        assert app.run(words) == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1] != texts[2] == texts[3]
+
+
+@pytest.mark.parametrize(
+    ("shell", "more"),
+    [
+        ("bash", {"COMP_WORDS": "repro-env runs pl", "COMP_CWORD": "2"}),
+        ("zsh", {"_TYPER_COMPLETE_ARGS": "repro-env runs pl"}),
+        ("fish", {"_TYPER_COMPLETE_ARGS": "repro-env runs pl", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}),
+    ],
+)
+def test_shells_complete_commands(shell: str, more: dict[str, str]) -> None:
+    env = {**os.environ, **more, "_REPRO_ENV_COMPLETE": f"complete_{shell}"}
+    done = subprocess.run([sys.executable, "-m", "repro_env"], env=env, capture_output=True, text=True, check=False)
+    assert "plot" in done.stdout, done.stderr
+    assert "push" not in done.stdout

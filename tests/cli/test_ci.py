@@ -79,13 +79,13 @@ def test_annotations_and_summaries_contain_no_secrets() -> None:
 )
 def test_ci_refuses_invalid_words_for_exec(text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        ci._parse(text, verify=False)
+        ci.parse_exec(text, verify=False)
 
 
 def test_ci_parses_the_words_for_exec() -> None:
-    context = ci._parse("--runs '/my runs' --env A=1 --env B --network train.py 'two words' --help", verify=True)
+    context = ci.parse_exec("--runs '/my runs' --env A=1 --env B --network train.py 'two words' --help", verify=True)
     assert exec_command.words(context) == ("train.py", "two words", "--help")
     assert ci._verify_options(context.params) == ["--runs=/my runs", "--env=A=1", "--env=B", "--network"]
-    assert ci._parse("", verify=False) is None
+    assert ci.parse_exec("", verify=False) is None
     with pytest.raises(UsageError, match="--verify requires --exec"):
-        ci._parse("", verify=True)
+        ci.parse_exec("", verify=True)

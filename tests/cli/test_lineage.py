@@ -36,9 +36,9 @@ def test_lineage_shows_the_run_that_made_a_file(project: tuple[Run, Run], capsys
     for line in (
         "made by       run 00000002: ck/w.pt, according to its record",
         f"sha256        {sha256_hex('second')}",
-        "  seed      0",
-        f"  image     {second.start.image}",
-        f"  source    /home/ann/project (live, {second.start.source.digest})",
+        "  seed          0",
+        f"  image         {second.start.image}",
+        f"  source        /home/ann/project (live, {second.start.source.digest})",
         "parents",
         "children  no known child",
     ):
@@ -84,7 +84,7 @@ def test_lineage_shows_the_checkpoint_that_a_run_resumed_from(tmp_path: Path, ca
     resumed = Parent(id="", record=None, how="resumed", path="/old/ck", sha256=f"sha256:{sha256_hex('m')}", step=7)
     run = made(tmp_path / "runs", 1, {}, parents=[resumed])
     _, out, _ = call(capsys, "lineage", run.directory)
-    assert f"  parent    (no run) (resumed from its checkpoint, /old/ck, step 7, sha256:{sha256_hex('m')})" in out
+    assert f"  parent        (no run) (resumed from its checkpoint, /old/ck, step 7, sha256:{sha256_hex('m')})" in out
     assert "parents  no known parent" in out
 
 

@@ -8,14 +8,17 @@ from typing import Any
 
 import pytest
 
+from repro_env.api.submit import DECIDED
 from repro_env.cli import app, submission
+from repro_env.cli.ui.options import read
+from repro_env.launch.engines import JobOptions
+from repro_env.runs.start.request import RunOptions
 from repro_env.schema.errors import UsageError
 from tests.fakes import specs
 
 
 def node_words(*words: str) -> list[str]:
-    context = app.parse("exec", words)
-    return list(submission.node_words(context.params, context.command.params))
+    return list(read(RunOptions, app.parse("exec", words).params).words(DECIDED))
 
 
 def test_the_run_on_the_node_has_the_options_of_exec_without_those_of_the_submission() -> None:
@@ -53,6 +56,7 @@ def test_the_run_on_the_node_has_the_options_of_exec_without_those_of_the_submis
     )
     assert words == [
         *(
+            "--no-defaults",
             "--data",
             "a:/b",
             "--data",
@@ -70,15 +74,12 @@ def test_the_run_on_the_node_has_the_options_of_exec_without_those_of_the_submis
 
 def test_every_option_of_exec_reaches_the_node_or_is_named_here() -> None:
     """So a new option is not lost in jobs."""
-    parsed = app.parse("exec", ["train.py"])
-    samples: dict[str, Any] = {}
-    for param in parsed.command.params:
-        if param.expose_value:
-            samples[param.name] = True if param.is_flag else ["x"] if param.multiple else "x"
-    passed = set(submission.node_words(samples, parsed.command.params))
-    missing = {param.opts[0] for param in parsed.command.params if param.name in samples and param.opts[0] not in passed}
+    params = app.parse("exec", ["train.py"]).command.params
+    samples: dict[str, Any] = {param.name: True if param.is_flag else ["x"] if param.multiple else "x" for param in params}
+    passed = set(read(RunOptions, samples).words(DECIDED))
+    missing = {param.opts[0] for param in params if param.expose_value and param.opts[0] not in passed}
     assert missing == {
-        *("--on", "--job", "--job-template", "--nodes", "--time", "--print", "--wait"),
+        *("--on", "--job", "--job-template", "--nodes", "--time", "--print", "--wait", "--push"),
         *("--spec", "--runs", "--run-id", "--seed", "--env", "--env-file", "--gpus", "-m", "-c"),
     }
 
@@ -92,8 +93,8 @@ def test_options_of_a_job_require_a_scheduler(option: list[str], monkeypatch: py
 
 def test_a_run_in_a_job_may_queue_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(os.environ, "SLURM_JOB_ID", "7")
-    assert submission.check_alone(app.parse("exec", ["--job", "requeue", "train.py"]).params)
-    assert not submission.check_alone(app.parse("exec", ["train.py"]).params)
+    assert submission.check_alone(JobOptions(settings=["requeue"]))
+    assert not submission.check_alone(JobOptions())
 
 
 def test_a_shell_is_not_submitted() -> None:

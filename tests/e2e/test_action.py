@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -10,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+from xml.etree import ElementTree
 
 import pytest
 import yaml
@@ -120,8 +122,11 @@ def commit(runner: Runner, files: dict[str, str]) -> None:
 
 
 def test_a_clone_without_blobs_is_green_and_its_next_job_finds_the_image_in_the_cache(captured: Captured, runner: Runner) -> None:
-    job = runner.run(exec="train.py 'two words' \"$(touch /tmp/x)\" `id`", verify="true", push=captured.reference)
+    command, site = "train.py 'two words' \"$(touch /tmp/x)\" `id`", runner.temp / "site"
+    job = runner.run(exec=command, verify="true", push=captured.reference, report=str(site))
     assert job.good, job.log
+    assert json.loads((site / "badge.json").read_text())["message"] == "bitwise"
+    assert "two words" in (site / "index.html").read_text()
     assert "['two words', '$(touch /tmp/x)', '`id`']" in job.log
     name = captured.reference.rpartition(":")[0]
     assert (job.outputs["spec-digest"], job.outputs["image-id"]) == (captured.spec_digest, captured.image_id)
@@ -160,7 +165,8 @@ def test_what_a_clone_lacks_is_reported_with_what_to_do(captured: Captured, runn
 
 def test_a_changed_package_fails_the_job_at_its_file(captured: Captured, runner: Runner) -> None:
     commit(runner, {"requirements.txt": "acme==26.2\n"})
-    job = runner.run(exec="train.py")
+    junit, sarif = runner.temp / "junit.xml", runner.temp / "repro-env.sarif"
+    job = runner.run(exec="train.py", junit=str(junit), sarif=str(sarif))
     assert not job.good
     assert job.outputs["verdict"] == "drifted"
     assert job.steps["Save the store"] == "skipped"
@@ -170,7 +176,49 @@ def test_a_changed_package_fails_the_job_at_its_file(captured: Captured, runner:
     assert first.message.startswith("requirements.txt: ")
     assert "repro-env capture" in last.message
     assert "<td>requirements.txt</td>" in job.summary
+    (case,) = ElementTree.parse(junit).iter("testcase")
+    failure = case.find("failure")
+    assert case.attrib["name"] == "check"
+    assert failure is not None
+    assert failure.text == first.message
+    (result,) = json.loads(sarif.read_text())["runs"][0]["results"]
+    assert result["message"]["text"] == first.message
+    assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "requirements.txt"
     assert "['" not in job.log, "nothing ran"
+
+
+def test_what_init_writes_verifies_the_command_and_makes_pages(runner: Runner, tmp_path: Path) -> None:
+    """The new files count as code: the pipeline of a push says so, and the others skip the comparison."""
+
+    def shell(*lines: str, **more: str) -> int:
+        env = {**runner.environ, "RUNNER_TEMP": str(runner.temp), "CI_PROJECT_DIR": str(tmp_path), **more}
+        command = ["bash", "-eo", "pipefail", "-c", "\n".join(lines)]
+        return subprocess.run(command, cwd=runner.workspace, env=env, stdin=subprocess.DEVNULL, check=False).returncode
+
+    words = ["init", "--github", "--gitlab", "--slurm", "--exec", "train.py 'two words'", "--action", f"OWNER/x@{'0' * 40}"]
+    subprocess.run([COMMAND, *words], cwd=runner.workspace, env=runner.environ, check=True)
+    steps = yaml.safe_load((runner.workspace / ".github" / "workflows" / "repro-env.yml").read_text())["jobs"]["verify"]["steps"]
+    inputs = {name.replace("-", "_"): value for name, value in steps[1]["with"].items()}
+    job = runner.run(**inputs, check="false")
+    assert job.good, job.log
+    assert job.outputs["verdict"] == "bitwise"
+    assert "['two words']" in job.log
+    assert shell(steps[2]["run"]) == 0
+    pages = [runner.temp / "repro-env-site" / name for name in ("index.html", "badge.json")]
+    assert json.loads(pages[1].read_text())["message"] == "bitwise"
+    jobs = yaml.safe_load((runner.workspace / ".gitlab-ci.yml").read_text())
+    start = [f"venv={runner.temp}/repro-env", jobs[".repro-env"]["before_script"][-1]]
+    assert shell(*start, *jobs["repro-env-check"]["script"]) == 1
+    assert ".gitlab-ci.yml: " in (tmp_path / "repro-env-junit.xml").read_text()
+    assert shell(*start, *jobs["repro-env-verify"]["script"], REPRO_ENV_CI_CHECK="false") == 0
+    cases = [case.attrib["name"] for case in ElementTree.parse(tmp_path / "repro-env-junit.xml").iter("testcase")]
+    assert cases == ["rebuild", "exec", "verify"]
+    assert (tmp_path / "repro-env-site" / "index.html").is_file()
+    bin_directory = f"{runner.temp}/repro-env/bin"
+    assert shell("bash repro-env.sbatch", SLURM_JOB_ID="17", PATH=f"{bin_directory}:{runner.environ['PATH']}") == 0
+    assert "['two words']" in (runner.workspace.parent / "repro-env-17.out").read_text()
+    runs = [path for path in (runner.workspace / "runs").iterdir() if not path.is_symlink() and (path / "end.json").is_file()]
+    assert len(runs) == 3, "of the workflow, the pipeline and the job"
 
 
 HOSTILE = (

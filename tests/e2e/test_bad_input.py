@@ -233,16 +233,16 @@ def test_a_command_that_runs_out_of_memory_fails_with_its_own_error(small: parts
     assert "MemoryError" in done.err
 
 
-def test_drift_is_refused_on_the_host(small: parts.Project, ground: Path, tmp_path: Path) -> None:
-    directory = tmp_path / "project"
-    python = parts.venv(directory / ".venv", "mdurl==0.1.2", own_pip=False)
-    made = parts.project(directory, python, ground / "shared-store")
-    made.capture()
-    made.run("exec", "--runner", "host", "python", "-c", "import mdurl")
-    (module,) = (directory / ".venv").glob("lib/python*/site-packages/mdurl/__init__.py")
-    module.write_text(module.read_text() + "\nCHANGED = 1\n")
-    done = made.run("exec", "--runner", "host", "python", "-c", "print('ran')", code=18)
-    refused(done, "mdurl")
+def test_drift_is_refused_on_the_host(small: parts.Project) -> None:
+    small.run("exec", "--runner", "host", "python", "-c", "import packaging")
+    (module,) = small.python.parents[1].glob("lib/python*/site-packages/packaging/__init__.py")
+    before = module.read_text()
+    module.write_text(f"{before}\nCHANGED = 1\n")
+    try:
+        done = small.run("exec", "--runner", "host", "python", "-c", "print('ran')", code=18)
+    finally:
+        module.write_text(before)
+    refused(done, "packaging")
     assert not done.out
 
 

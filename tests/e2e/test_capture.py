@@ -36,16 +36,21 @@ def test_a_second_capture_writes_the_same_bytes_with_everything_inside_the_sourc
     assert any(path.startswith("blobs/") for path in first)
 
 
-def test_no_cache_is_needed_for_the_same_bytes(small: parts.Project, tmp_path: Path) -> None:
-    """A store that never saw the environment, and another umask."""
+def test_no_cache_is_needed_for_the_same_bytes_and_where_they_were_captured_nothing_is_downloaded(
+    small: parts.Project, tmp_path: Path
+) -> None:
+    """A store that never saw the environment, and another umask. Then every way out is a dead end: the live files are enough."""
     small.capture()
     first, before = parts.digests(small.directory / "repro"), spec(small.directory / "repro")
     (small.directory / "repro").rename(tmp_path / "repro")
+    there = small.elsewhere(tmp_path / "store")
     try:
-        small.elsewhere(tmp_path / "store").capture(is_first=True, umask=0o077)
+        there.capture(is_first=True, umask=0o077)
         again, after = parts.digests(small.directory / "repro"), spec(small.directory / "repro")
         assert after == before
         assert again == first
+        dead = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), "http://127.0.0.1:9")
+        assert there.rebuild(env=dead) == before["expected"]["image_id"]
     finally:
         shutil.rmtree(small.directory / "repro", ignore_errors=True)
         (tmp_path / "repro").rename(small.directory / "repro")

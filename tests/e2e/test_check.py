@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,26 +17,24 @@ PACKAGES = ("packaging==26.3", "mdurl==0.1.2", "pygments==2.21.0")
 
 
 @pytest.fixture(scope="module")
-def python(ground: Path) -> Path:
-    """An environment that the tests of this module change; each captures it first as it finds it."""
-    return parts.venv(ground / "check" / ".venv", *PACKAGES)
-
-
-@pytest.fixture(scope="module")
-def first(python: Path, ground: Path) -> parts.Project:
-    """A capture that stays as it is: its base and interpreter are compressed once for all tests."""
-    made = parts.project(ground / "check" / "first", python, ground / "shared-store")
-    made.capture()
+def captured(ground: Path) -> parts.Project:
+    """A project and its capture, and next to it a copy of both."""
+    directory = ground / "check"
+    python = parts.venv(directory / ".venv", *PACKAGES, own_pip=False)
+    made = parts.project(directory / "project", python, ground / "shared-store")
+    (made.directory / "train.py").write_text("print('trained')\n")
+    (made.directory / "requirements.txt").write_text("mdurl\n")
+    made.capture("--exclude", "*.log")
+    shutil.copytree(made.directory, directory / "kept")
     return made
 
 
 @pytest.fixture
-def project(python: Path, ground: Path, first: parts.Project, tmp_path: Path) -> parts.Project:
-    made = parts.project(tmp_path / "project", python, ground / "shared-store")
-    (made.directory / "train.py").write_text("print('trained')\n")
-    (made.directory / "requirements.txt").write_text("mdurl\n")
-    made.capture("--exclude", "*.log")
-    return made
+def project(captured: parts.Project) -> Iterator[parts.Project]:
+    """The captured project. What a test changes in it is undone; what it changes in the environment, it puts right itself."""
+    yield captured
+    shutil.rmtree(captured.directory)
+    shutil.copytree(captured.directory.with_name("kept"), captured.directory)
 
 
 def site(python: Path) -> Path:
@@ -44,7 +43,7 @@ def site(python: Path) -> Path:
 
 
 def pip(python: Path, *words: str) -> None:
-    command = [str(python), "-m", "pip", "--disable-pip-version-check", *words, "-qq"]
+    command = [sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check", *words, "-qq"]
     subprocess.run(command, check=True, capture_output=True)
 
 
@@ -116,6 +115,7 @@ def test_changed_packages_are_listed_by_version(project: parts.Project) -> None:
 
 
 def test_new_packages_are_named_when_no_index_answers(project: parts.Project) -> None:
+    pip(project.python, "install", "six==1.16.0")  # a version that no other test has
     pip(project.python, "uninstall", "-y", "mdurl")
     try:
         broken = {
@@ -126,8 +126,9 @@ def test_new_packages_are_named_when_no_index_answers(project: parts.Project) ->
         }
         result = check(project, "--environment", env=broken)
     finally:
+        pip(project.python, "uninstall", "-y", "six")
         pip(project.python, "install", *PACKAGES)
-    assert rows(result) == {"mdurl": ("distributions", "-", "")}
+    assert rows(result) == {"mdurl": ("distributions", "-", ""), "six": ("distributions", "+", "")}
     assert [entry["what"] for entry in result["not_compared"]] == ["files of the environment"]
 
 
@@ -268,8 +269,8 @@ def test_a_fresh_clone_is_the_same_without_store_blobs_and_environment(project: 
         ("--nonsense",),
     ],
 )
-def test_contradictory_options_are_refused(first: parts.Project, words: Sequence[str]) -> None:
-    assert first.run("check", *words, code=2).out == ""
+def test_contradictory_options_are_refused(captured: parts.Project, words: Sequence[str]) -> None:
+    assert captured.run("check", *words, code=2).out == ""
 
 
 def test_a_missing_or_damaged_spec_is_reported(project: parts.Project, tmp_path: Path) -> None:

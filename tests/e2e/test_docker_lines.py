@@ -26,7 +26,7 @@ STAGES: list[str] = []
 """Images without a name that the classic builder made on the way."""
 DOCS = [parts.ROOT / name for name in ("README.md", "SECURITY.md", "CONTRIBUTING.md")]
 DOCS += [*sorted((parts.ROOT / "docs").glob("*.md")), *sorted((parts.ROOT / "examples").rglob("*.md"))]
-SOURCES = [*sorted((parts.ROOT / "repro_env").rglob("*.py")), *sorted((parts.ROOT / "templates").iterdir())]
+SOURCES = [*sorted((parts.ROOT / "repro_env").rglob("*.py")), *sorted((parts.ROOT / "templates").rglob("*.*"))]
 FENCE = re.compile(r"^```\w*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINE = re.compile(r"^(?:docker|podman) (?:run|build)\b.*", re.MULTILINE)
 INLINE = re.compile(r"`(?:docker|podman) (?:run|build) [^`]+`")

@@ -24,7 +24,9 @@ from repro_env.delivery.documents import dockerfile
 from repro_env.io import engine
 from repro_env.oci import config, tar
 from repro_env.oci.entry import Entry, sort_with_parents
+from repro_env.oci.wheel import Installed, canonical
 from repro_env.oci.wheellayers import move_below
+from repro_env.schema.artifact import Wheel
 from repro_env.schema.spec import Spec, read
 from repro_env.store.packages.wheelfile import open_facts
 from repro_env.store.specs.blobs import SpecBlobs
@@ -47,6 +49,10 @@ class SpecDirectory:
         self.wheels = {
             wheel.filename: path / "blobs" / wheel.sha256.removeprefix("sha256:") for wheel in self.spec.identity.distributions
         }
+
+    def form_of(self, artifact: Wheel) -> Installed:
+        facts = open_facts(self.wheels[artifact.filename], artifact.filename)
+        return canonical(facts, self.spec.identity.layout_of(artifact), name=artifact.name)
 
     def build(self, tag: str, *words: str, code: int = 0) -> str:
         """`docker build`, by the classic builder: the one that every engine has. What it printed."""
@@ -129,9 +135,7 @@ def test_the_directory_of_the_spec_is_enough_to_build_the_captured_image(
     root = source.path.lstrip("/")
     blobs = SpecBlobs(directory.path / "blobs")
     code_entries = blobs.entries(source.tree, store.facts)
-    own_entries = dockerfile.image_entries(
-        directory.spec, blobs, store, lambda wheel: open_facts(directory.wheels[wheel.filename], wheel.filename)
-    )
+    own_entries = dockerfile.image_entries(directory.spec, blobs, store, directory.form_of)
     entries = sort_with_parents([*(move_below(entry, root) for entry in code_entries), *own_entries])
     wanted = {entry.path: describe(entry) for entry in entries}
     result = read_files(f"{NAME}:directory", tmp_path / "image.tar")

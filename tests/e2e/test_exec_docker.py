@@ -17,51 +17,62 @@ from pathlib import Path
 
 import pytest
 
+from repro_env.delivery.targets.engine import default_name
 from repro_env.io import engine as engines
 from repro_env.schema.errors import EngineError, UsageError
 from tests.e2e import parts
+from tests.e2e.machine import check_two_runs
 from tests.parts import need
 from tests.sandbox.conftest import PLAIN, environ, identity, python
 from tests.sandbox.engines import docker, podman
 
 
-def test_a_run_in_docker_has_the_record_of_an_embedded_one(small: parts.Project, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def image(small: parts.Project) -> Iterator[str]:
+    """The ID of the image, which the first run puts into the engine for all tests of this module."""
     with parts.in_docker(small) as image:
-        seen = {}
-        for runner in ("docker", "embedded"):
-            done = small.run("exec", "-v", "--runner", runner, "--seed", "5", "hello.py")
-            assert done.out.startswith("hello from ")
-            assert ("loading the image into" in done.err) == (runner == "docker")
-            seen[runner] = json.loads(small.run("runs", "show", "--json").out)
-        ours, theirs = seen["docker"], seen["embedded"]
-        assert (ours["start"]["runner"], ours["end"]["outcome"]["isolation"]) == ("docker", "docker")
-        assert ours["start"]["image"] == image
-        assert ours["end"]["outputs"] == theirs["end"]["outputs"] != []
-        same = ("command", "cwd", "data", "env_names", "host", "image", "network", "seed", "source", "spec")
-        assert {name: ours["start"][name] for name in same} == {name: theirs["start"][name] for name in same}
-        (small.directory / "results.py").write_text(parts.WRITES_OUTSIDE.replace("/scratch/me/y", "../out/y"))
-        done = small.run("exec", "--runner", "docker", "results.py")
-        assert "written outside the project: 3 files (3.0 kB), kept in " in done.err
-        end = json.loads(small.run("runs", "show", "--json").out)["end"]
-        there = {"made.txt", f"{Path.home()}/results/x", f"{small.directory.parent}/out/y", f"{small.directory.parent}/out/w.pt"}
-        assert {output["path"] for output in end["outputs"]} == there
-        assert {log["path"]: log["size"] for log in end["console"]} == {"stdout.log": 32, "stderr.log": 10}
-        ended = small.run("exec", "-v", "--runner", "docker", "-c", "import edited_or_not, sys", code=1)
-        assert "loading" not in ended.err
-        clone = tmp_path / "a clone"
-        clone.mkdir()
-        shutil.copytree(small.directory / "repro", clone / "repro", ignore=shutil.ignore_patterns("blobs"))
-        (clone / "hello.py").write_text("print('cloned', __file__)\n")
-        ended = small.run("exec", "--runner", "docker", "hello.py", cwd=clone)
-        assert ended.out == f"cloned {small.directory}/hello.py\n"
-        assert f"source {clone} changed since capture: ~ hello.py" in ended.err
-        ended = small.run(
-            "exec", "--runner", "docker", "-c", "import mdurl, sys; print(mdurl.EDITED, mdurl.__file__, sys.prefix)"
-        )
-        prefix = str(small.directory / ".venv")
-        assert ended.out.split()[0] == "True"
-        assert ended.out.split()[1].startswith(prefix)
-        assert ended.out.split()[2] == prefix
+        yield image
+
+
+def test_a_run_in_docker_has_the_record_of_an_embedded_one(small: parts.Project, image: str, tmp_path: Path) -> None:
+    seen = {}
+    for runner in ("docker", "embedded"):
+        done = small.run("exec", "-v", "--runner", runner, "--seed", "5", "hello.py")
+        assert done.out.startswith("hello from ")
+        assert ("loading the image into" in done.err) == (runner == "docker")
+        seen[runner] = json.loads(small.run("runs", "show", "--json").out)
+    ours, theirs = seen["docker"], seen["embedded"]
+    assert (ours["start"]["runner"], ours["end"]["outcome"]["isolation"]) == ("docker", "docker")
+    assert ours["start"]["image"] == image
+    assert ours["end"]["outputs"] == theirs["end"]["outputs"] != []
+    same = ("command", "cwd", "data", "env_names", "host", "image", "network", "seed", "source", "spec")
+    assert {name: ours["start"][name] for name in same} == {name: theirs["start"][name] for name in same}
+    (small.directory / "results.py").write_text(parts.WRITES_OUTSIDE.replace("/scratch/me/y", "../out/y"))
+    done = small.run("exec", "--runner", "docker", "results.py")
+    assert "written outside the project: 3 files (3.0 kB), kept in " in done.err
+    end = json.loads(small.run("runs", "show", "--json").out)["end"]
+    there = {"made.txt", f"{Path.home()}/results/x", f"{small.directory.parent}/out/y", f"{small.directory.parent}/out/w.pt"}
+    assert {output["path"] for output in end["outputs"]} == there
+    assert {log["path"]: log["size"] for log in end["console"]} == {"stdout.log": 32, "stderr.log": 10}
+    ended = small.run("exec", "-v", "--runner", "docker", "-c", "import edited_or_not, sys", code=1)
+    assert "loading" not in ended.err
+    clone = tmp_path / "a clone"
+    clone.mkdir()
+    shutil.copytree(small.directory / "repro", clone / "repro", ignore=shutil.ignore_patterns("blobs"))
+    (clone / "hello.py").write_text("print('cloned', __file__)\n")
+    ended = small.run("exec", "--runner", "docker", "hello.py", cwd=clone)
+    assert ended.out == f"cloned {small.directory}/hello.py\n"
+    assert f"source {clone} changed since capture: ~ hello.py" in ended.err
+    ended = small.run("exec", "--runner", "docker", "-c", "import mdurl, sys; print(mdurl.EDITED, mdurl.__file__, sys.prefix)")
+    prefix = str(small.directory / ".venv")
+    assert ended.out.split()[0] == "True"
+    assert ended.out.split()[1].startswith(prefix)
+    assert ended.out.split()[2] == prefix
+
+
+@pytest.mark.usefixtures("image")
+def test_two_runs_in_docker_see_the_same_machine_and_user(small: parts.Project) -> None:
+    check_two_runs(small, "docker")
 
 
 @pytest.fixture
@@ -78,19 +89,19 @@ def adapter() -> Iterator[None]:
         shutil.rmtree(directory)
 
 
-def test_a_run_with_a_network_gets_infiniband_and_its_lack_is_named(small: parts.Project, adapter: None) -> None:
+@pytest.mark.usefixtures("image", "adapter")
+def test_a_run_with_a_network_gets_infiniband_and_its_lack_is_named(small: parts.Project) -> None:
     opens = (
         "import os, resource; os.open('/dev/infiniband/uverbs0', os.O_RDWR); print(resource.getrlimit(resource.RLIMIT_MEMLOCK))"
     )
-    with parts.in_docker(small):
-        for runner in ("docker", "embedded"):
-            done = small.run("exec", "--runner", runner, "--network", "-c", opens)
-            limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[1]
-            assert done.out == f"{(limit, limit)}\n"
-            assert "NCCL cannot use this machine's InfiniBand in the run, and uses TCP: the image has no libibverbs" in done.err
-            assert "infiniband: 1" in json.loads(small.run("runs", "show", "--json").out)["end"]["outcome"]["methods"]
-            alone = small.run("exec", "--runner", runner, "-c", "import os; print(os.path.exists('/dev/infiniband'))")
-            assert (alone.out, "InfiniBand" in alone.err) == ("False\n", False)
+    for runner in ("docker", "embedded"):
+        done = small.run("exec", "--runner", runner, "--network", "-c", opens)
+        limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[1]
+        assert done.out == f"{(limit, limit)}\n"
+        assert "NCCL cannot use this machine's InfiniBand in the run, and uses TCP: the image has no libibverbs" in done.err
+        assert "infiniband: 1" in json.loads(small.run("runs", "show", "--json").out)["end"]["outcome"]["methods"]
+        alone = small.run("exec", "--runner", runner, "-c", "import os; print(os.path.exists('/dev/infiniband'))")
+        assert (alone.out, "InfiniBand" in alone.err) == ("False\n", False)
 
 
 @pytest.mark.parametrize(
@@ -121,6 +132,9 @@ def test_a_request_for_gpus_that_cannot_be_met_is_reported_in_one_sentence(small
 def test_an_image_in_the_engine_is_verified_and_a_run_uses_it(small: parts.Project) -> None:
     name = f"repro-env-test-verify-{secrets.token_hex(4)}"
     with parts.in_docker(small) as image, engines.connect(docker()) as engine:
+        with contextlib.suppress(EngineError), engine.talk("remove the image"):  # of the tests before
+            engine.client.api.remove_image(default_name(image), force=True)
+        assert not engine.find_image(image)
         try:
             assert small.run("rebuild", "--output", f"docker:{name}:1").out == f"{image}\n"
             done = small.run("image", "verify", f"docker:{name}:1")

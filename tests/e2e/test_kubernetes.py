@@ -22,6 +22,7 @@ from tests.fakes.kubernetes import NODE, Cluster, api_server, run_in_docker, val
 from tests.parts import need
 from tests.registries import registry
 from tests.registry.logins import HASHED, login
+from tests.sandbox.engines import docker
 
 TRAIN = """\
 import json, os, pathlib, random, signal, sys
@@ -81,8 +82,8 @@ class Site(NamedTuple):
 @pytest.fixture(scope="module")
 def unpushed(ground: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """A captured project, a registry with a login, and a cluster with claims and a Secret."""
-    need(shutil.which("kubectl"), "kubectl: apt-get install kubernetes-client")
-    need(os.geteuid() == 0, "uid 0: files of the pods belong to another user")
+    need(shutil.which("kubectl") and shutil.which("docker"), "kubectl, docker: apt-get install kubernetes-client docker.io")
+    docker()  # files of the pods belong to another user, which needs uid 0 too
     directory, images = tmp_path_factory.mktemp("kubernetes"), set[str]()
     (directory / "htpasswd").write_text(f"me:{HASHED}\n")
     path = ground / "a project in pods"
@@ -173,20 +174,22 @@ def test_a_job_that_is_deleted_saves_its_state_and_is_recorded(site: Site) -> No
     assert not site.cluster.pods.keys() & {f"{stop[-1]}-x7x7x"}
 
 
+PODS = [
+    "--on",
+    "kubernetes",
+    "--wait",
+    "--json",
+    "--job",
+    "registry-secret=registry",
+    "--nodes",
+    "2",
+    "--job",
+    "shared=scratch/lab",
+]
+
+
 def test_the_pods_of_several_nodes_share_a_run_that_comes_home(site: Site) -> None:
-    words = (
-        "--on",
-        "kubernetes",
-        "--wait",
-        "--json",
-        "--job",
-        "registry-secret=registry",
-        "--nodes",
-        "2",
-        "--job",
-        "shared=scratch/lab",
-    )
-    answer = json.loads(site.run("exec", *words, "ranks.py", "0").out.splitlines()[-1])
+    answer = json.loads(site.run("exec", *PODS, "ranks.py", "0").out.splitlines()[-1])
     record = site.record(answer["run"]["start"]["id"])
     job = answer["job"].rpartition("/")[2]
     assert [process["node"] for process in record["end"]["processes"]] == [f"{job}-0", f"{job}-1"]
@@ -202,19 +205,7 @@ def test_the_pods_of_several_nodes_share_a_run_that_comes_home(site: Site) -> No
 
 
 def test_a_node_that_fails_ends_the_others_and_its_exit_code_is_that_of_the_run(site: Site) -> None:
-    words = (
-        "--on",
-        "kubernetes",
-        "--wait",
-        "--json",
-        "--job",
-        "registry-secret=registry",
-        "--nodes",
-        "2",
-        "--job",
-        "shared=scratch/lab",
-    )
-    done = site.run("exec", *words, "ranks.py", "1", code=3)
+    done = site.run("exec", *PODS, "ranks.py", "1", code=3)
     assert "rank 1 of 2" in done.out
     record = site.record(json.loads(done.out.splitlines()[-1])["run"]["start"]["id"])
     assert [process["exit_code"] for process in record["end"]["processes"]] == [128 + 15, 3]

@@ -98,9 +98,9 @@ def test_docker_loads_the_archive(small: parts.Project, layout: dict[str, Any], 
             assert json.loads(run(tool("skopeo"), "inspect", "--config", f"{form}:{path}"))["config"]["Labels"]
         assert f"{NAME}:1" in run(docker, "load", "-q", "-i", path)
         assert run(docker, "image", "inspect", "-f", "{{.Id}}", f"{NAME}:1").strip() == expected
-        assert run(docker, "run", "--rm", "--network=none", f"{NAME}:1", python, "-c", IMPORTS) == "True 2.21.0\n"
-        wrong = run(docker, "run", "--rm", "--network=none", f"{NAME}:1", python, "-c", RECORDS)
-        assert wrong == "['mdurl/__init__.py']\n", "the file that was edited, and no other"
+        imported, wrong = run(docker, "run", "--rm", "--network=none", f"{NAME}:1", python, "-c", IMPORTS + RECORDS).splitlines()
+        assert imported == "True 2.21.0"
+        assert wrong == "['mdurl/__init__.py']", "the file that was edited, and no other"
     finally:
         run(docker, "rmi", "-f", f"{NAME}:1")
 
@@ -147,8 +147,6 @@ def test_with_source_adds_the_captured_code_to_the_image(
     ("words", "sentence"),
     [
         (("--output", "oci:"), "not a valid output"),
-        (("--output", "ocl:somewhere"), "not a valid output"),
-        (("--output", "/absolute"), "not a valid output"),
         (("--output", "oci:x:a b"), "not a valid tag"),
         (("--output", "docker-archive:x.tar:A!"), "name"),
         (("--with-source",), "requires --output"),
@@ -183,7 +181,7 @@ FEW = (
     Way("cold", "clone", 1, False, True, ODD[0], 0o077),
     Way("warm", "clone é", 2, True, False, ODD[1], 0o000),
     Way("evicted", "clone", 2, False, False, ODD[2], 0o027),
-    Way("live", "clone é", 1, True, False, ODD[0], 0o022),
+    Way("live", "clone é", 1, True, False, ODD[0], 0o077),
 )
 
 
@@ -222,9 +220,9 @@ def shuffled(project: parts.Project, ways: Iterator[Way], place: Path) -> Iterat
         out = place / f"out-{number}"
         out.mkdir()
         own(out, uid)
-        if way.store == "live":
-            call(place / way.clone, store, way, uid, "rebuild", ".")
+        unpacked = call(place / way.clone, store, way, uid, "rebuild", ".", "--json") if way.store == "live" else {}
         answer = call(place / way.clone, store, way, uid, "rebuild", ".", "--json", "--output", f"oci:{out}:v{number}")
+        assert unpacked.get("image_id", answer["image_id"]) == answer["image_id"], way
         yield answer["image_id"], answer["manifest_digest"], way
         shutil.rmtree(store)
         shutil.rmtree(out)
@@ -248,7 +246,7 @@ def call(directory: Path, store: Path, way: Way, uid: int, *words: str) -> dict[
     command = ["/bin/sh", "-c", 'exec "$0" "$@"', str(python), "-m", "repro_env", *words]
     done = subprocess.run(command, cwd=directory, env=env, capture_output=True, text=True, preexec_fn=start, check=False)
     assert done.returncode == 0, f"{way}\n{done.stderr}"
-    return dict(json.loads(done.stdout)) if "--json" in words else {}
+    return dict(json.loads(done.stdout))
 
 
 def own(directory: Path, uid: int) -> None:

@@ -43,7 +43,7 @@ def edit(small: parts.Project) -> Iterator[Callable[[Callable[[dict[str, Any]], 
 
 
 def checks(done: parts.Done) -> dict[str, dict[str, str]]:
-    return {check["name"]: check for check in json.loads(done.out)["checks"]}
+    return {finding["name"]: finding for finding in json.loads(done.out)["findings"]}
 
 
 def test_all_is_ok_where_the_spec_was_captured(small: parts.Project) -> None:
@@ -101,7 +101,7 @@ def test_a_driver_that_is_too_old_blocks_a_run_that_uses_the_gpu(
         "repro-env: error: this machine: CUDA 13.0 needs driver 580 or later (here: driver 535.161.07; in the spec: "
         in refused.err
     )
-    assert "`repro-env doctor repro` shows all checks" in refused.err
+    assert "`repro-env doctor repro` shows all findings" in refused.err
     without = on_gpu_machine(small, tmp_path / "none", "exec", "--gpus", "none", "hello.py", **place)
     assert without.code == 0, "a GPU that the run does not use does not block it"
     assert "the run has no GPU, as requested" in without.err

@@ -103,7 +103,7 @@ def test_a_copied_checkpoint_that_is_given_as_data_is_a_parent(small: parts.Proj
     answer = json.loads(small.run("lineage", "latest", "--json").out)
     assert [parent["id"] for parent in answer["family"]["parents"]] == [lineage["run"]["start"]["id"]]
     assert (
-        f"parent    {lineage['run']['start']['id'][-8:]} (its outputs were used as data, deep/best.pt, sha256:"
+        f"parent        {lineage['run']['start']['id'][-8:]} (its outputs were used as data, deep/best.pt, sha256:"
         in small.run("lineage", "latest").out
     )
 

@@ -82,7 +82,7 @@ def test_a_training_that_its_time_limit_ends_resumes_to_the_uninterrupted_weight
     answer = json.loads(project.run("exec", "--source", ".", *words, "--json", "train.py", env=cluster.environ).out)
     train.write_text(text)
     deadline = time.monotonic() + 360
-    while "JobState=COMPLETED" not in (state := cluster.ask("scontrol", "--oneliner", "show", "job", answer["job"])):
+    while "JobState=COMPLETED" not in (state := cluster.show(answer["job"])):
         assert time.monotonic() < deadline, state
         assert "JobState=FAILED" not in state, state
         if "JobState=PENDING Reason=BeginTime" in state:

@@ -17,7 +17,7 @@ import pytest
 from repro_env.schema.errors import RunError
 from tests.e2e import parts
 from tests.e2e.cluster import Cluster
-from tests.slurm import slurm
+from tests.slurm import Slurm, slurm
 
 NODES = ("node1", "node2", "node3")
 STEPS = """\
@@ -34,16 +34,15 @@ pathlib.Path("weights.txt").write_text("complete")
 
 
 @pytest.fixture(scope="module")
-def cluster(ground: Path) -> Iterator[Cluster]:
-    directory = ground / "slurm-trouble"
-    project = parts.project(directory, parts.venv(directory / ".venv", own_pip=False), ground / "slurm-trouble-store")
-    (directory / "steps.py").write_text(STEPS)
-    project.capture("--exclude", "large.bin")
-    project.rebuild()
+def cluster(small: parts.Project, ground: Path) -> Iterator[Cluster[Slurm]]:
+    project = parts.project(ground / "slurm-trouble", small.python, small.store)
+    shutil.copytree(small.directory / "repro", project.directory / "repro", ignore=shutil.ignore_patterns("blobs"))
+    shutil.copy(small.directory / "hello.py", project.directory)
+    (project.directory / "steps.py").write_text(STEPS)
     root = Path(tempfile.mkdtemp(prefix="slurm-"))  # the path of a socket is short
     try:
         with slurm(root, NODES) as running:
-            yield Cluster(running, project)
+            yield Cluster("slurm", running, project)
     finally:
         shutil.rmtree(root)
 
@@ -59,32 +58,20 @@ def words(data: Path, *options: str) -> tuple[str, ...]:
     return (*options, "--data", f"{data}:/data", "steps.py")
 
 
-def logs(cluster: Cluster, job: str, name: str = "stderr.log") -> str:
+def logs(cluster: Cluster[Slurm], job: str, name: str = "stderr.log") -> str:
     (directory,) = cluster.directories(job)
     return (directory / name).read_text() if (directory / name).exists() else ""
 
 
-def waiting(cluster: Cluster, *options: str) -> subprocess.Popen[str]:
-    """Submit, and wait for the end in the background."""
-    return subprocess.Popen(
-        [parts.COMMAND, "exec", "--on", "slurm", "--wait", *options],
-        cwd=cluster.project.directory,
-        env=parts.environ(cluster.project.store, cluster.slurm.environ),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def start_again(cluster: Cluster[Slurm], job: str) -> None:
+    cluster.wait_for(lambda: "JobState=PENDING" in cluster.scheduler.show(job))
+    cluster.scheduler.start_again(job)
 
 
-def start_again(cluster: Cluster, job: str) -> None:
-    cluster.wait_for(lambda: "JobState=PENDING" in cluster.ask(job))
-    cluster.slurm.start_again(job)
-
-
-def test_an_early_warning_is_handled_and_attempts_without_progress_end(cluster: Cluster, data: Path) -> None:
+def test_an_early_warning_is_handled_and_attempts_without_progress_end(cluster: Cluster[Slurm], data: Path) -> None:
     job = cluster.submit(*words(data, "--job=requeue", "--time", "60"))
 
-    environ = {**os.environ, **cluster.slurm.environ}
+    environ = {**os.environ, **cluster.scheduler.environ}
 
     def warn_until(state: str) -> None:
         def is_reached() -> bool:
@@ -92,7 +79,7 @@ def test_an_early_warning_is_handled_and_attempts_without_progress_end(cluster: 
                 subprocess.run(
                     ("scancel", "--batch", "--signal=USR1", job), env=environ, capture_output=True, check=True, timeout=1
                 )
-            return state in cluster.ask(job)
+            return state in cluster.scheduler.show(job)
 
         cluster.wait_for(is_reached)
 
@@ -113,40 +100,40 @@ def test_an_early_warning_is_handled_and_attempts_without_progress_end(cluster: 
     assert message in logs(cluster, job)
 
 
-def test_a_time_that_is_not_longer_than_the_warning_is_refused(cluster: Cluster) -> None:
-    refused = cluster.run("exec", "--on", "slurm", "--print", "--job=requeue", "--time", "2", "steps.py", code=2)
+def test_a_time_that_is_not_longer_than_the_warning_is_refused(cluster: Cluster[Slurm]) -> None:
+    refused = cluster.exec("--print", "--job=requeue", "--time", "2", "steps.py", code=2)
     assert "--time must be longer than the warning, which comes 120 seconds before the time limit" in refused.err
-    assert "trap '' USR1" in cluster.run("exec", "--on", "slurm", "--print", "--job=requeue", "--time", "3", "steps.py").out
+    assert "trap '' USR1" in cluster.exec("--print", "--job=requeue", "--time", "3", "steps.py").out
 
 
-def test_an_array_that_is_larger_than_the_cluster_allows_is_refused(cluster: Cluster) -> None:
+def test_an_array_that_is_larger_than_the_cluster_allows_is_refused(cluster: Cluster[Slurm]) -> None:
     seeds = ("--seeds", "1002", "--metric", "loss")
     refused = cluster.run("sensitivity", "--on", "slurm", *seeds, "steps.py", code=2)
     assert "--seeds 1002 is more than the 1001 tasks that an array job of this cluster can have (MaxArraySize)" in refused.err
 
 
-def test_a_job_whose_node_fails_to_start_it_ends_the_wait_with_a_hint(cluster: Cluster, data: Path) -> None:
-    fails = cluster.slurm.configuration.parent / "fail-node3"
+def test_a_job_whose_node_fails_to_start_it_ends_the_wait_with_a_hint(cluster: Cluster[Slurm], data: Path) -> None:
+    fails = cluster.scheduler.configuration.parent / "fail-node3"
     fails.touch()
-    done = cluster.run("exec", "--on", "slurm", "--wait", *words(data, "--job=sbatch=--nodelist=node3"), code=RunError.exit_code)
+    done = cluster.exec("--wait", *words(data, "--job=sbatch=--nodelist=node3"), code=RunError.exit_code)
     fails.unlink()
     assert "pending (launch_failed_requeued_held)" in done.err
     assert "scontrol release" in done.err
-    cluster.slurm.ask("scancel", "--me")
-    cluster.slurm.ask("scontrol", "update", "NodeName=node3", "State=resume")
+    cluster.scheduler.ask("scancel", "--me")
+    cluster.scheduler.ask("scontrol", "update", "NodeName=node3", "State=resume")
 
 
-def test_the_run_of_a_lost_node_ends_before_the_next_attempt_resumes_it(cluster: Cluster, data: Path) -> None:
-    lost = waiting(cluster, *words(data, "--job=sbatch=--exclude=node3"), "save")
+def test_the_run_of_a_lost_node_ends_before_the_next_attempt_resumes_it(cluster: Cluster[Slurm], data: Path) -> None:
+    lost = cluster.wait(*words(data, "--job=sbatch=--exclude=node3"), "save")
     assert lost.stdout is not None
     assert lost.stdout.readline() == "starting at 0\n"
     run = cluster.record()
     job, node = run["start"]["job"]["id"], run["start"]["job"]["node"]
-    cluster.slurm.lose(node)
-    cluster.slurm.ask("scontrol", "update", f"NodeName={node}", "State=down", "Reason=lost")
-    cluster.wait_for(lambda: "Restarts=1" in cluster.ask(job))
+    cluster.scheduler.lose(node)
+    cluster.scheduler.ask("scontrol", "update", f"NodeName={node}", "State=down", "Reason=lost")
+    cluster.wait_for(lambda: "Restarts=1" in cluster.scheduler.show(job))
     # An answer that the node gave before it was lost would put it back to service.
-    cluster.slurm.ask("scontrol", "update", f"NodeName={node}", "State=drain", "Reason=lost")
+    cluster.scheduler.ask("scontrol", "update", f"NodeName={node}", "State=drain", "Reason=lost")
     start_again(cluster, job)
     short = run["start"]["id"][-8:]
     text = f"run {short}, the last attempt of job {job}, is still running on {node}; waiting up to 120 seconds for its end"
@@ -169,22 +156,24 @@ def _node_of(pid: int) -> str:
     )
 
 
-def test_a_wait_goes_on_while_the_controller_is_silent_and_when_it_has_forgotten_the_job(cluster: Cluster, data: Path) -> None:
-    silent = waiting(cluster, *words(data, "--job=sbatch=--nodelist=node2"))
-    forgotten = waiting(cluster, *words(data, "--job=sbatch=--nodelist=node3"))
+def test_a_wait_goes_on_while_the_controller_is_silent_and_when_it_has_forgotten_the_job(
+    cluster: Cluster[Slurm], data: Path
+) -> None:
+    silent = cluster.wait(*words(data, "--job=sbatch=--nodelist=node2"))
+    forgotten = cluster.wait(*words(data, "--job=sbatch=--nodelist=node3"))
     held = cluster.submit("--job=sbatch=--hold", *words(data))
     assert "pending (JobHeldUser)" in cluster.run("runs", "list").out
     for process in (silent, forgotten):
         assert process.stdout is not None
         assert process.stdout.readline() == "starting at 0\n"
-    cluster.slurm.stop_controller(signal.SIGKILL)
+    cluster.scheduler.stop_controller(signal.SIGKILL)
     for node in NODES[1:]:
-        cluster.slurm.lose(node)  # otherwise they would stop jobs that the controller has forgotten
+        cluster.scheduler.lose(node)  # otherwise they would stop jobs that the controller has forgotten
     for process in (silent, forgotten):
         assert process.stderr is not None
         while "waiting for the record of the run, which may still continue" not in (line := process.stderr.readline()):
             assert line
-    cluster.slurm.start_controller("-c")
+    cluster.scheduler.start_controller("-c")
     while "Slurm does not know the job any more" not in (line := forgotten.stderr.readline()):  # type: ignore[union-attr]
         assert line
     (data / "go").touch()
@@ -196,7 +185,7 @@ def test_a_wait_goes_on_while_the_controller_is_silent_and_when_it_has_forgotten
     assert "Slurm does not know the job any more; its last state was pending (JobHeldUser)" in page
 
 
-def test_the_list_of_runs_asks_slurm_once(cluster: Cluster, data: Path, tmp_path: Path) -> None:
+def test_the_list_of_runs_asks_slurm_once(cluster: Cluster[Slurm], data: Path, tmp_path: Path) -> None:
     for _ in range(3):
         cluster.submit("--job=sbatch=--hold", *words(data))
     counted = tmp_path / "counted"

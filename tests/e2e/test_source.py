@@ -75,7 +75,7 @@ def test_the_spec_records_the_facts_about_the_source(made: parts.Project) -> Non
     seen = source(made)
     code = seen["source"]
     assert code["include"] == ["/vendored"]
-    assert "vendored is in the source although git ignores it, because Python imports from it" in seen["notes"]
+    assert "vendored is in the source although git ignores it, because Python imports from it" in seen["remarks"]
     assert (code["git"]["dirty"], code["git"]["untracked"]) == (False, [])
     assert [data_entry["path"] for data_entry in seen["data"]] == ["/data"]
 

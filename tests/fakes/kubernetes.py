@@ -20,8 +20,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import kubernetes_validate
-
 from repro_env.launch.kubernetes.manifest import INDEX
 
 VERSIONS = ("1.29", "1.33", "1.37")
@@ -30,9 +28,14 @@ _PATH = re.compile(r"/(?:apis/batch|api)/v1/namespaces/([^/]+)/(jobs|pods|secret
 
 
 def validate(manifest: dict[str, Any]) -> None:
-    """Raise `ValidationError` for a field that one of these versions of Kubernetes does not know, or a wrong value."""
-    for version in VERSIONS:
-        kubernetes_validate.validate(manifest, version, strict=True)
+    """Raise `ValueError` for a field that one of these versions of Kubernetes does not know, or a wrong value."""
+    import kubernetes_validate  # takes two seconds
+
+    try:
+        for version in VERSIONS:
+            kubernetes_validate.validate(manifest, version, strict=True)
+    except kubernetes_validate.ValidationError as error:
+        raise ValueError(error.message) from None
 
 
 class Cluster:
@@ -66,7 +69,15 @@ class Cluster:
             self.threads[-1].start()
 
     def _run(self, name: str, pod: dict[str, Any]) -> None:
-        self.kubelet(self, pod)
+        try:
+            self.kubelet(self, pod)
+        except Exception:
+            pod["status"]["phase"] = "Failed"  # the test ends, and pytest shows the error
+            raise
+        finally:
+            self._ended(name, pod)
+
+    def _ended(self, name: str, pod: dict[str, Any]) -> None:
         if pod["status"]["phase"] == "Failed" and name in self.jobs:  # backoffLimit is 0
             self.jobs[name]["status"] = {"conditions": [{"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded"}]}
             self._stop(name)
@@ -123,8 +134,8 @@ def api_server(cluster: Cluster, directory: Path) -> Iterator[Path]:
             assert (name, body["metadata"].get("namespace", namespace)) == ("", namespace)
             try:
                 validate(body)
-            except kubernetes_validate.ValidationError as error:
-                return self._refuse(422, "Invalid", f"{kind} is invalid: {error.message}")
+            except ValueError as error:
+                return self._refuse(422, "Invalid", f"{kind} is invalid: {error}")
             if kind == "jobs" and body["metadata"]["name"] in cluster.jobs:
                 return self._refuse(409, "AlreadyExists", "this job exists")
             body["metadata"]["uid"] = "7f3c"
@@ -270,11 +281,12 @@ def _words(cluster: Cluster, pod: dict[str, Any], container: dict[str, Any], vol
     assert rights["capabilities"] == {"drop": ["ALL"]}
     yield from ("--user", f"{user['runAsUser']}:{user['runAsGroup']}", "--read-only", "--cap-drop", "ALL")
     yield from ("--security-opt", "no-new-privileges", "--network", "host", "--hostname", pod["spec"]["hostname"])
-    for service in cluster.services.values():  # the pods of a headless Service are on this machine
-        if service["spec"]["selector"].items() <= pod["metadata"]["labels"].items():
-            name = service["metadata"]["name"]
-            assert (service["spec"]["clusterIP"], pod["spec"]["subdomain"]) == ("None", name)
-            yield from ("--add-host", f"{pod['spec']['hostname'].rpartition('-')[0]}-0.{name}:127.0.0.1")
+    if "subdomain" in pod["spec"]:  # the pods of a headless Service are on this machine
+        name = pod["spec"]["subdomain"]
+        service = _wait_for(cluster.services, name)
+        assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+        assert service["spec"]["clusterIP"] == "None"
+        yield from ("--add-host", f"{pod['spec']['hostname'].rpartition('-')[0]}-0.{name}:127.0.0.1")
     values = {variable["name"]: _value(cluster, pod, variable) for variable in container["env"]}
     for variable, value in values.items():
         yield from ("--env", f"{variable}={value}")
@@ -285,7 +297,7 @@ def _words(cluster: Cluster, pod: dict[str, Any], container: dict[str, Any], vol
             continue
         inner = re.sub(r"\$\((\w+)\)", lambda match: values[match[1]], mount.get("subPathExpr", ""))
         path = volume / (mount.get("subPath") or inner)
-        if not path.exists():  # as the kubelet does, with the mode of the volume
+        with contextlib.suppress(FileExistsError):  # as the kubelet does, with the mode of the volume; each pod has a thread
             path.mkdir()
             path.chmod(0o777)
         yield from ("--volume", f"{path}:{mount['mountPath']}{':ro' * mount.get('readOnly', False)}")
@@ -294,16 +306,21 @@ def _words(cluster: Cluster, pod: dict[str, Any], container: dict[str, Any], vol
 
 
 def _value(cluster: Cluster, pod: dict[str, Any], variable: dict[str, Any]) -> str:
-    """The value of a variable. The kubelet waits for a Secret that does not exist yet."""
+    """The value of a variable."""
     if "value" in variable:
         return _expand(variable["value"])
     if "fieldRef" in variable["valueFrom"]:
         path = variable["valueFrom"]["fieldRef"]["fieldPath"]
         return NODE if path == "spec.nodeName" else str(pod["metadata"]["annotations"][path.split("'")[1]])
     reference = variable["valueFrom"]["secretKeyRef"]
-    while reference["name"] not in cluster.secrets:
+    return str(_wait_for(cluster.secrets, reference["name"])["stringData"][reference["key"]])
+
+
+def _wait_for(objects: dict[str, dict[str, Any]], name: str) -> dict[str, Any]:
+    """An object that is made after its Job, which owns it: the kubelet waits for a Secret, and a name is resolved when it is used."""
+    while name not in objects:
         time.sleep(0.05)
-    return str(cluster.secrets[reference["name"]]["stringData"][reference["key"]])
+    return objects[name]
 
 
 def _expand(text: str) -> str:

@@ -166,7 +166,7 @@ def _observed(facts: Interpretation, variables: Variables, source: Source) -> Ob
         bundled=(),
         edited=(),
         excluded=(),
-        notes=(),
+        remarks=(),
         unknown=(),
         source=source,
         data=(),

@@ -12,9 +12,10 @@ from pathlib import Path
 
 from repro_env.oci import wheel
 from repro_env.oci.entry import Entry
-from repro_env.oci.wheel import Facts
+from repro_env.oci.wheel import Installed
 from repro_env.schema.artifact import Wheel
 from repro_env.schema.environment import Layout
+from repro_env.schema.spec import Spec
 from repro_env.store.packages.wheelfile import WheelContents, open_facts
 
 WHEEL = b"Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
@@ -103,6 +104,11 @@ def _record(content: Mapping[str, bytes], own: str) -> bytes:
     return text.getvalue().encode()
 
 
-def facts_in(directory: Path) -> Callable[[Wheel], Facts]:
-    """What returns the facts of each wheel in a directory."""
-    return lambda wheel: open_facts(directory / wheel.filename, wheel.filename)
+def forms_in(directory: Path, spec: Spec) -> Callable[[Wheel], Installed]:
+    """What returns the installed form of each wheel in a directory."""
+
+    def form_of(artifact: Wheel) -> Installed:
+        facts = open_facts(directory / artifact.filename, artifact.filename)
+        return wheel.canonical(facts, spec.identity.layout_of(artifact), name=artifact.name)
+
+    return form_of

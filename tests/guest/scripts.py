@@ -48,7 +48,7 @@ class Script:
         """Run the script, and return its output. With `quiet`, it must print nothing on stderr."""
         (self.directory / "script.py").write_text(textwrap.dedent(code))
         for path in (
-            self.directory / "notes",
+            self.directory / "reports",
             *self.directory.glob("ids-*"),
         ):  # each real run has its own directory for these files
             path.unlink(missing_ok=True)
@@ -58,7 +58,7 @@ class Script:
             "PYTHONDONTWRITEBYTECODE": "1",
             "PYTHONHASHSEED": "1",
             "REPRO_ENV_SEED": str(seed),
-            "REPRO_ENV_NOTES": str(self.directory / "notes"),
+            "REPRO_ENV_REPORTS": str(self.directory / "reports"),
         }
         done = subprocess.run(
             [self.python, *args, "script.py"],
@@ -74,26 +74,26 @@ class Script:
         return done.stdout
 
     @property
-    def notes(self) -> list[dict[str, object]]:
-        path = self.directory / "notes"
+    def reports(self) -> list[dict[str, object]]:
+        path = self.directory / "reports"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     @property
     def generators(self) -> list[dict[str, object]]:
-        """The notes of unseeded generators, and of problems."""
-        return [note for note in self.notes if "library" in note or "problem" in note]
+        """The reports of unseeded generators, and of problems."""
+        return [note for note in self.reports if "library" in note or "problem" in note]
 
     @property
     def seeded(self) -> set[tuple[object, object, object]]:
         """(function, value, line) of the seeds that the script set itself."""
-        assert all(note["file"] == str(self.directory / "script.py") for note in self.notes if "seeded" in note), self.notes
-        return {(note["what"], note["value"], note["line"]) for note in self.notes if "seeded" in note}
+        assert all(note["file"] == str(self.directory / "script.py") for note in self.reports if "seeded" in note), self.reports
+        return {(note["what"], note["value"], note["line"]) for note in self.reports if "seeded" in note}
 
     @property
     def entropy(self) -> dict[tuple[object, object], int]:
         """(function, line) -> count."""
         counts: dict[tuple[object, object], int] = {}
-        for note in self.notes:
+        for note in self.reports:
             if "system_randomness" in note:
                 assert note["file"] == str(self.directory / "script.py"), note
                 key = (note["system_randomness"], note["line"])

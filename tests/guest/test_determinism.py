@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from repro_env.runs.records import notes as noted
+from repro_env.runs.records import reports
 from tests.guest.scripts import PYTHONS, SEEDS, python_with
 
 
@@ -23,13 +23,13 @@ class Result(msgspec.Struct):
     code: int
     out: str
     err: str
-    notes: list[dict[str, Any]]
+    reports: list[dict[str, Any]]
 
     @property
     def operations(self) -> dict[tuple[str, int], int]:
         """(operation, line) -> count."""
         counts: dict[tuple[str, int], int] = {}
-        for note in self.notes:
+        for note in self.reports:
             if "operation" in note:
                 key = (note["operation"], note["line"])
                 counts[key] = counts.get(key, 0) + note["count"]
@@ -38,12 +38,12 @@ class Result(msgspec.Struct):
     @property
     def effective(self) -> dict[str, str]:
         """Name -> value, as in the record."""
-        parsed = noted.parse(json.dumps(note).encode() for note in self.notes)
+        parsed = reports.parse(json.dumps(note).encode() for note in self.reports)
         return {fact.name: fact.value for fact in parsed.settings}
 
     @property
     def problems(self) -> list[str]:
-        return [note["problem"] for note in self.notes if "problem" in note]
+        return [note["problem"] for note in self.reports if "problem" in note]
 
 
 class Script:
@@ -55,7 +55,7 @@ class Script:
 
     def run(self, code: str, *, mode: str = "warn", env: dict[str, str] | None = None, args: Sequence[str] = ()) -> Result:
         (self.directory / "script.py").write_text(textwrap.dedent(code))
-        (self.directory / "notes").unlink(missing_ok=True)
+        (self.directory / "reports").unlink(missing_ok=True)
         start = {
             "PATH": os.environ["PATH"],
             "HOME": str(self.directory),
@@ -63,7 +63,7 @@ class Script:
             "PYTHONDONTWRITEBYTECODE": "1",
             "PYTHONHASHSEED": "7",
             "REPRO_ENV_SEED": "1",
-            "REPRO_ENV_NOTES": str(self.directory / "notes"),
+            "REPRO_ENV_REPORTS": str(self.directory / "reports"),
             "REPRO_ENV_DETERMINISM": mode,
         }
         done = subprocess.run(
@@ -75,8 +75,8 @@ class Script:
             check=False,
             timeout=200,
         )
-        notes = self.directory / "notes"
-        lines = notes.read_text().splitlines() if notes.exists() else []
+        reports = self.directory / "reports"
+        lines = reports.read_text().splitlines() if reports.exists() else []
         return Result(done.returncode, done.stdout, done.stderr, [json.loads(line) for line in lines])
 
 
@@ -365,10 +365,10 @@ def test_each_rank_notes_its_number_and_device(gpu: Script) -> None:
     """
     done = gpu.run(code, env=SITE | {"RANK": "3"}, mode="off")
     assert (done.out, done.problems) == ("Join.\n", [])
-    worlds = [note["world"] for note in done.notes if "world" in note]
+    worlds = [note["world"] for note in done.reports if "world" in note]
     assert worlds[0] == {"rank": 3, "size": 8, "backend": "nccl", "device": "cpu"}
     assert worlds[-1] == {"rank": 3, "size": 8, "backend": "nccl", "device": "cuda:1 GPU number 1"}
-    assert [note["rank"] for note in done.notes if "settings" in note] == ["3"]
+    assert [note["rank"] for note in done.reports if "settings" in note] == ["3"]
 
 
 def test_a_rank_notes_how_the_training_is_split(gpu: Script) -> None:
@@ -396,7 +396,7 @@ def test_a_rank_notes_how_the_training_is_split(gpu: Script) -> None:
     """
     done = gpu.run(code, env=SITE | {"GROUP_WORLD_SIZE": "3"})
     assert (done.err, done.problems) == ("", [])
-    worlds = [note["world"] for note in done.notes if "world" in note]
+    worlds = [note["world"] for note in done.reports if "world" in note]
     first = {"rank": 0, "size": 2, "backend": "gloo", "device": "cpu", "nodes": 3}
     assert worlds == [first, {**first, "strategy": "DDP", "accumulation": "4"}]
 
@@ -415,7 +415,7 @@ def test_ranks_started_by_multiprocessing_note_their_settings(gpu: Script) -> No
     done = gpu.run(code, env=SITE)
     assert (done.err, done.problems) == ("", [])
     assert done.effective["threads torch"] == "4 (rank -), 1 (rank 0), 1 (rank 1)"
-    assert sorted(note["world"]["rank"] for note in done.notes if "world" in note) == [0, 1]
+    assert sorted(note["world"]["rank"] for note in done.reports if "world" in note) == [0, 1]
 
 
 def test_settings_of_the_script_count_and_not_those_of_its_launcher(gpu: Script) -> None:
@@ -518,7 +518,7 @@ def test_without_a_mode_nothing_is_set_or_noted(script: Script) -> None:
     code = "import torch, sys; print([name for name in sys.modules if name in ('_repro_env_determinism', '_repro_env_settings')])"
     (script.directory / "torch.py").write_text("")
     done = script.run(code, env={"REPRO_ENV_DETERMINISM": ""})
-    assert (done.out, [note for note in done.notes if "settings" in note]) == ("[]\n", [])
+    assert (done.out, [note for note in done.reports if "settings" in note]) == ("[]\n", [])
 
 
 def test_fixed_addresses_are_noted(script: Script) -> None:
@@ -597,7 +597,7 @@ def test_operations_of_torch_are_counted_in_all_processes_and_results_are_unchan
     }
     (problem,) = warn.problems
     assert "the script set 2, but the captured value 1 remains" in problem
-    assert [note["world"] for note in warn.notes if "world" in note] == [
+    assert [note["world"] for note in warn.reports if "world" in note] == [
         {"rank": 0, "size": 1, "backend": "gloo", "device": "cpu"}
     ]
     assert (warn.effective["threads torch"], warn.effective["threads openmp"], warn.effective["threads torch interop"]) == (

@@ -1,4 +1,4 @@
-"""The notes on why a process failed."""
+"""The reports on why a process failed."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tests.guest.scripts import SEEDS
 
 
 def failures(directory: Path, code: str) -> list[tuple[str, str]]:
-    """(kind, what) of each failure in the notes of a script."""
+    """(kind, what) of each failure in the reports of a script."""
     (directory / "script.py").write_text(code)
-    notes = directory / "notes"
-    notes.unlink(missing_ok=True)
-    env = {"PATH": f"{directory}/bin", "PYTHONPATH": str(SEEDS), "REPRO_ENV_SEED": "1", "REPRO_ENV_NOTES": str(notes)}
+    reports = directory / "reports"
+    reports.unlink(missing_ok=True)
+    env = {"PATH": f"{directory}/bin", "PYTHONPATH": str(SEEDS), "REPRO_ENV_SEED": "1", "REPRO_ENV_REPORTS": str(reports)}
     done = subprocess.run([sys.executable, "script.py"], cwd=directory, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
-    lines = [json.loads(line) for line in notes.read_text().splitlines()] if notes.exists() else []
+    lines = [json.loads(line) for line in reports.read_text().splitlines()] if reports.exists() else []
     assert not [note for note in lines if "problem" in note]
     return [(note["failure"], note["what"]) for note in lines if "failure" in note]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from repro_env.runs.records import notes
+from repro_env.runs.records import reports
 from repro_env.schema import fingerprints
 from tests.guest.scripts import PYTHONS, Script
 
@@ -21,7 +21,7 @@ def script(request: pytest.FixtureRequest, tmp_path: Path) -> Script:
 
 def recorded(script: Script) -> dict[tuple[str, int], tuple[str, ...]]:
     """(function, line) -> recorded ids."""
-    found = notes.read(script.directory / "notes")
+    found = reports.read(script.directory / "reports")
     assert not found.random_ids_incomplete
     assert {drawn.file for drawn in found.random_ids} <= {str(script.directory / "script.py")}
     return {(drawn.what, drawn.line): drawn.ids for drawn in found.random_ids}
@@ -48,7 +48,7 @@ def test_ids_are_recorded_as_digests_by_line_and_in_order(script: Script) -> Non
         ("os.urandom", 5): (digest_of(ids["bytes"][0]),),
         ("uuid.uuid1", 6): (f"{fingerprints.digest_of_id(ids['uuid1'][0])}.{fingerprints.digest_of_id(ids['uuid1'][0][:8])}",),
     }
-    text = (script.directory / "notes").read_text()
+    text = (script.directory / "reports").read_text()
     assert not [digits for found in ids.values() for digits in found if digits[:8] in text]
 
 
@@ -80,7 +80,7 @@ def test_the_order_of_recorded_ids_does_not_depend_on_which_worker_was_faster(sc
 
 def test_ids_over_the_limit_are_reported(tmp_path: Path) -> None:
     Script(tmp_path).run("import uuid\nfor _ in range(10_001): uuid.uuid4()")
-    found = notes.read(tmp_path / "notes")
+    found = reports.read(tmp_path / "reports")
     assert found.random_ids_incomplete
     assert sum(len(drawn.ids) for drawn in found.random_ids) == 10_000
     assert sum(count.count for count in found.system_randomness) == 10_001
@@ -110,7 +110,7 @@ ALL = """
 def test_seeded_ids_are_a_function_of_the_seed_and_are_not_entropy(script: Script) -> None:
     first, second = script.run(ALL, extra=SEEDED), script.run(ALL, extra=SEEDED)
     assert first == second != script.run(ALL, extra=SEEDED, seed=2)
-    assert notes.read(script.directory / "notes").system_randomness == ()
+    assert reports.read(script.directory / "reports").system_randomness == ()
     assert not [note for note in script.generators if "problem" in note or "random" in str(note["what"])]
     words = [word for word in first.split() if "." not in word and not word.startswith("tmp")]
     assert len(words) == len(set(words)) == 3 * 6 + 2
@@ -165,7 +165,7 @@ def test_pids_are_recorded_in_the_order_in_which_processes_start(script: Script)
     print(child)
     """
     pids = tuple(map(int, script.run(code).split()))
-    assert notes.read(script.directory / "notes").pids == pids
+    assert reports.read(script.directory / "reports").pids == pids
 
 
 def test_notes_from_a_script_are_validated_and_limited() -> None:
@@ -177,7 +177,7 @@ def test_notes_from_a_script_are_validated_and_limited() -> None:
         b'{"pid": -5}',
         *(b'{"pid": %d}' % number for number in range(1, 2000)),
     ]
-    found = notes.parse(lines)
+    found = reports.parse(lines)
     assert len(found.random_ids[0].ids) == 10_000
     assert set(found.random_ids[0].ids) == {"0123456789abcdef"}
     assert found.random_ids_incomplete

@@ -273,9 +273,9 @@ class Context:
             self.directory, self.wheels, carry=tuple(self.wheels) if carry else (), compress=("two",), overlay=files, **more
         )
         store = Store.open(directory / "store")
-        facts_of, blobs = wheels.facts_in(directory / "wheels"), SpecBlobs(self.directory / "blobs")
-        self.entries: list[Entry] = dockerfile.image_entries(self.spec, blobs, store, facts_of)
-        assert dockerfile.write(self.directory, self.spec, store, facts_of) == ""
+        form_of, blobs = wheels.forms_in(directory / "wheels", self.spec), SpecBlobs(self.directory / "blobs")
+        self.entries: list[Entry] = dockerfile.image_entries(self.spec, blobs, store, form_of)
+        assert dockerfile.write(self.directory, self.spec, store, form_of) == ""
 
     def run(self, *arguments: str | Path, env: Mapping[str, str] | None = None) -> tuple[int, str]:
         done = subprocess.run(

@@ -180,7 +180,7 @@ def test_an_error_in_the_sitecustomize_of_the_environment_is_reported_and_the_se
 
 def test_a_script_runs_if_the_notes_cannot_be_written(script: Script) -> None:
     code = "import random; print(random.Random().random())"
-    assert script.run(code, extra={"REPRO_ENV_NOTES": "/nonexistent/x"}) == script.run(code)
+    assert script.run(code, extra={"REPRO_ENV_REPORTS": "/nonexistent/x"}) == script.run(code)
 
 
 def test_the_size_of_the_notes_is_limited_with_room_for_effective_settings(script: Script) -> None:
@@ -188,15 +188,17 @@ def test_the_size_of_the_notes_is_limited_with_room_for_effective_settings(scrip
     full.write_bytes(b" " * (3 << 20) + b"\n")
     code = """
     import random, sys
-    notes = sys.modules["_repro_env_seeds"].part("notes")
+    reports = sys.modules["_repro_env_seeds"].part("reports")
     for line in range(200):
-        notes.note({"library": "x", "what": "x" * 30, "file": "x", "line": line})
-    notes.note({"settings": {"x": "y"}, "rank": ""})
+        reports.report({"library": "x", "what": "x" * 30, "file": "x", "line": line})
+    reports.report({"settings": {"x": "y"}, "rank": ""})
     """
-    script.run(code, extra={"REPRO_ENV_NOTES": str(full)})
-    notes = [json.loads(line) for line in full.read_text().splitlines() if line.strip()]
-    assert notes.pop() == {"settings": {"x": "y"}, "rank": ""}
-    assert {json.dumps(note) for note in notes} == {'{"problem": "the notes exceed 3145728 bytes, so later notes are omitted"}'}
+    script.run(code, extra={"REPRO_ENV_REPORTS": str(full)})
+    reports = [json.loads(line) for line in full.read_text().splitlines() if line.strip()]
+    assert reports.pop() == {"settings": {"x": "y"}, "rank": ""}
+    assert {json.dumps(note) for note in reports} == {
+        '{"problem": "the reports exceed 3145728 bytes, so later reports are omitted"}'
+    }
     assert full.stat().st_size < (3 << 20) + 5000
 
 
@@ -701,7 +703,7 @@ def test_seeds_of_trainers_are_noted_with_the_line_of_the_script(tmp_path: Path)
         for line in (18, 19, 20)
         for what in ("random.seed", "numpy.random.seed", "torch.manual_seed")
     }
-    assert not [note for note in script.notes if "problem" in note]
+    assert not [note for note in script.reports if "problem" in note]
 
 
 def test_a_resumed_run_has_streams_of_its_own(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_lines_of_shell_scripts_and_first_lines_of_scripts_are_followed(tmp_path
         (tmp_path / name).chmod(0o755)
     script = Script(tmp_path)
     script.run("import subprocess; subprocess.run(['./a.sh'], capture_output=True)", quiet=False)
-    found = [(note["system_randomness"], note["file"], note["line"]) for note in script.notes if "system_randomness" in note]
+    found = [(note["system_randomness"], note["file"], note["line"]) for note in script.reports if "system_randomness" in note]
     assert (("unseeded: ruby", str(tmp_path / "a.sh"), 4)) in found
     assert (("unseeded: perl", str(tmp_path / "c.sh"), 3)) in found
 
@@ -99,7 +99,7 @@ def test_a_child_without_variables_has_the_numbers_and_hash_seed_of_others(tmp_p
     cleaned, inherited = (line.split(" ", 2) for line in script.run(code).splitlines())
     assert cleaned[:2] == inherited[:2]
     assert cleaned[2] == "['A', 'LC_ALL']"
-    assert not [note for note in script.notes if "problem" in note or "system_randomness" in note]
+    assert not [note for note in script.reports if "problem" in note or "system_randomness" in note]
 
 
 def test_a_child_keeps_its_own_python_path_and_hash_seed(tmp_path: Path) -> None:

@@ -174,7 +174,7 @@ def test_no_line_is_lost_if_the_disk_is_full_for_a_while(torch: Traced) -> None:
         return torch.run(FULL.replace("sys.argv[1]", str(size)), trace=trace)
 
     whole = run(0, "whole")
-    torch.notes.unlink()  # the limit is for this file, too
+    torch.reports.unlink()  # the limit is for this file, too
     assert whole == run(1500, "full") == ["[-32.5, -32.5, -32.5, -32.5]"]
     assert any("File too large" in problem for problem in torch.problems)
     found = divergence.compare(torch.traces("whole"), torch.traces("full"))
@@ -210,7 +210,7 @@ while True:
     env = {
         "PYTHONPATH": str(SEEDS),
         "REPRO_ENV_SEED": "1",
-        "REPRO_ENV_NOTES": str(torch.notes),
+        "REPRO_ENV_REPORTS": str(torch.reports),
         "REPRO_ENV_TRACE": str(torch.directory / "killed"),
     }
     process = subprocess.Popen([torch.python, "script.py"], cwd=torch.directory, env=env, stdout=subprocess.PIPE, text=True)

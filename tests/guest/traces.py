@@ -18,7 +18,7 @@ class Traced:
     def __init__(self, directory: Path, python: str) -> None:
         self.directory = directory
         self.python = python
-        self.notes = directory / "notes"
+        self.reports = directory / "reports"
         self.errors = ""
         """The output of the last script on stderr."""
 
@@ -32,7 +32,7 @@ class Traced:
             "PYTHONHASHSEED": "1",
             "OMP_NUM_THREADS": "1",
             "REPRO_ENV_SEED": "1",
-            "REPRO_ENV_NOTES": str(self.notes),
+            "REPRO_ENV_REPORTS": str(self.reports),
         }
         if trace:
             env["REPRO_ENV_TRACE"] = str(self.directory / trace)
@@ -49,5 +49,5 @@ class Traced:
 
     @property
     def problems(self) -> list[str]:
-        lines = [json.loads(line) for line in self.notes.read_text().splitlines()] if self.notes.exists() else []
+        lines = [json.loads(line) for line in self.reports.read_text().splitlines()] if self.reports.exists() else []
         return [line["problem"] for line in lines if "problem" in line]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from repro_env.io.parallel import call_each
+from repro_env.io.parallel import call_each, call_meanwhile
 from repro_env.schema.errors import EngineError
 
 ORDERED = """
@@ -116,3 +116,20 @@ def test_signals_reach_the_functions_and_no_other_starts(tmp_path: Path) -> None
     process.send_signal(signal.SIGTERM)
     assert process.communicate(timeout=100)[0] == "['ended', 'ended']\n"
     assert process.returncode == 0
+
+
+def test_a_function_is_called_while_a_block_runs(tmp_path: Path) -> None:
+    def wait() -> int:
+        while not (tmp_path / "go").exists():
+            time.sleep(0.01)
+        return os.getpid()
+
+    with call_meanwhile(wait) as result:
+        (tmp_path / "go").touch()
+        assert result() != os.getpid()
+    with call_meanwhile(functools.partial(int, "x")) as failing, pytest.raises(ValueError, match="invalid literal"):
+        failing()
+    started = time.monotonic()
+    with pytest.raises(KeyError), call_meanwhile(functools.partial(time.sleep, 100)):
+        raise KeyError
+    assert time.monotonic() - started < 50

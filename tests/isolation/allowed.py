@@ -1,4 +1,4 @@
-"""The attempts of a run that may reach the host, with the reason and the modes: the rows of the table in SECURITY.md.
+"""The attempts of a run that may reach the host, with the reason and the modes: the entries of the list in SECURITY.md.
 
 Modes: "root" and "user" are the embedded runner started by root and by a plain user, "docker root" and "docker user" the
 Docker runner.

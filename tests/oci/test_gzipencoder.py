@@ -40,7 +40,7 @@ def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     try:
         monkeypatch.setattr(inflate, "ZLIB", importlib.import_module(request.param))
     except ImportError:
-        need(False, f"{request.param} is missing: pip install 'repro-env[fast]'")
+        need(False, f"{request.param} is missing: it has no wheel for this Python")
     return inflate.ZLIB
 
 

@@ -98,7 +98,7 @@ class Place:
             snapshot=rootfs.digest(1000),
             mounts=(),
             tools=str(self.root / "tools"),
-            notes=str(self.root / "notes"),
+            reports=str(self.root / "reports"),
             user=User(uid=self.uid, gid=gid, name="ann" if self.uid else "root", home="/home/ann"),
             hostname="inside",
             network=False,
@@ -191,7 +191,7 @@ def open_place(store: Path, uid: int, name: str = "place") -> Iterator[Place]:
     try:
         place = Place(root / name, uid, store)
         place.root.mkdir()
-        for directory in (place.runs, place.root / "tools/guest", place.root / "notes"):
+        for directory in (place.runs, place.root / "tools/guest", place.root / "reports"):
             directory.mkdir(parents=True)
         shutil.copy(REPOSITORY / "repro_env/guest/init.py", place.root / "tools/guest")
         place.own(place.root)

@@ -26,7 +26,7 @@ def make(workspace: str, **changes: Any) -> Launch:
         "snapshot": DIGEST,
         "mounts": (),
         "tools": "/tools",
-        "notes": "/notes",
+        "reports": "/reports",
         "user": User(uid=os.getuid(), gid=os.getgid(), name="ann", home="/home/ann"),
         "hostname": "repro-env",
         "network": False,

@@ -27,7 +27,7 @@ from tests.sandbox import launches
 @pytest.fixture
 def launch(tmp_path: Path) -> Launch:
     """A launch of a source with one file in the store. The user's directories are next to it."""
-    for name in ("snapshot/sub", "run/notes", "home", "project/data", "outside"):
+    for name in ("snapshot/sub", "run/reports", "home", "project/data", "outside"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "snapshot" / "sub" / "code.py").write_text("code")
     (tmp_path / "outside" / "mine").write_text("mine")
@@ -35,7 +35,7 @@ def launch(tmp_path: Path) -> Launch:
         str(tmp_path / "project"),
         env=(Variable(name="PATH", value=os.environ["PATH"]), Variable(name="XDG_CACHE_HOME", value="/cache")),
         cwd=str(tmp_path / "project" / "sub"),
-        notes=str(tmp_path / "run" / "notes"),
+        reports=str(tmp_path / "run" / "reports"),
         user=User(uid=os.getuid(), gid=os.getgid(), name="ann", home=str(tmp_path / "home")),
     )
 
@@ -51,7 +51,7 @@ def run(launch: Launch, tmp_path: Path, code: str) -> tuple[int, tuple[str, ...]
     outcome = start(launch, tmp_path, sys.executable, "-c", code)
     files = tmp_path / "run" / "files"
     removed = collect(tmp_path / "run", tmp_path / "snapshot")
-    assert {path.name for path in (tmp_path / "run").iterdir()} - {"outside"} == {"files", "notes"}
+    assert {path.name for path in (tmp_path / "run").iterdir()} - {"outside"} == {"files", "reports"}
     outputs = [path.relative_to(files).as_posix() for path in files.rglob("*") if path.is_symlink() or not path.is_dir()]
     return outcome.exit_code, removed, sorted(outputs)
 
@@ -167,14 +167,14 @@ def test_arguments_and_variables_are_relocated_to_the_copy_except_paths_of_the_e
         f"{workspace}/conda/lib": f"{workspace}/conda/lib",
         f"{workspace}-2/a": f"{workspace}-2/a",
         f"/mnt{workspace}": f"/mnt{workspace}",
-        launch.notes: launch.notes,
+        launch.reports: launch.reports,
     }
     original = msgspec.structs.replace(
         launch,
         argv=tuple(words),
         env=tuple(Variable(name=f"V{number:02}", value=word) for number, word in enumerate(words)),
         trees=(ImageTree(root="/opt/env", target=f"{workspace}/conda"),),
-        notes=f"{workspace}/runs/x/notes",
+        reports=f"{workspace}/runs/x/reports",
     )
     relocated = host.relocate(original, Path("/root-of-run"), "/t")
     assert relocated.argv == tuple(words.values())
@@ -279,7 +279,7 @@ def test_the_error_for_a_command_that_cannot_start_has_the_reason(launch: Launch
 def restart(tmp_path: Path) -> None:
     """Make an empty run directory again."""
     shutil.rmtree(tmp_path / "run")
-    (tmp_path / "run" / "notes").mkdir(parents=True)
+    (tmp_path / "run" / "reports").mkdir(parents=True)
 
 
 def test_addresses_are_fixed_only_for_the_command(launch: Launch, tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_a_group_of_version_2_is_next_to_that_of_this_process_and_has_its_limits
     groups(tmp_path, monkeypatch, files, own="user/own")
     found = limits.find(Limits(memory=8 << 30, cpus=2))
     settings = {"cpu.max": "50000 100000", "memory.max": "1073741824", "memory.swap.max": "0"}
-    assert (found.groups, found.notes) == ({f"{tmp_path}/user": settings}, ())
+    assert (found.groups, found.deviations) == ({f"{tmp_path}/user": settings}, ())
     assert limits.find(Limits(cpus=0.25)).groups == {
         f"{tmp_path}/user": {"cpu.max": "25000 100000", "memory.max": "1073741824"}
     }, "leaving the own group must not raise a limit"
@@ -100,10 +100,10 @@ def test_without_a_group_cpus_are_limited_by_affinity_and_memory_is_not(
     groups(tmp_path, monkeypatch, files if enabled else {}, own="user/own")
     found = limits.find(Limits(memory=8 << 20, cpus=1.5))
     assert (found.groups, found.affinity) == ({}, (min(os.sched_getaffinity(0)),))
-    assert found.notes == (
+    assert found.deviations == (
         "memory: not limited, because no control group can be made here",
         "cpus: limited to 1 by affinity, because no control group can be made here",
     )
     half = limits.find(Limits(cpus=0.5))
-    assert (half.affinity, half.notes) == ((), ("cpus: not limited, because no control group can be made here",))
+    assert (half.affinity, half.deviations) == ((), ("cpus: not limited, because no control group can be made here",))
     assert limits.find(Limits()) == limits.Enforcement()

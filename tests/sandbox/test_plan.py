@@ -13,7 +13,7 @@ from repro_env.schema.errors import UsageError
 from repro_env.schema.frameworks import Threads
 from repro_env.schema.image import Config
 from repro_env.schema.run import Launch, Mount, Request, SourceFact, Start, User
-from repro_env.schema.rundirectory import NOTES_FILE, TRACE
+from repro_env.schema.rundirectory import REPORTS_FILE, TRACE
 from repro_env.schema.spec import Spec
 from tests.fakes import specs
 
@@ -54,7 +54,7 @@ def launch_of(spec: Spec, **changes: Any) -> Launch:
         user=User(uid=1000, gid=1000, name="ann", home="/home/ann"),
         network=False,
         tools="/tool/repro_env",
-        notes="/runs/x/notes",
+        reports="/runs/x/reports",
     )
     of_request = {name: changes.pop(name) for name in Request.__struct_fields__ if name in changes}
     request = msgspec.structs.replace(request, **of_request)
@@ -83,7 +83,7 @@ def test_a_launch_combines_the_spec_and_the_request(spec: Spec) -> None:
     assert launch.image == spec.expected.image_id
     assert launch.layers == tuple(layer.diff_id for layer in spec.expected.layers)
     assert (launch.prefix, launch.workspace, launch.cwd) == (PREFIX, PROJECT, PROJECT)
-    assert (launch.tools, launch.notes) == ("/tool/repro_env", "/runs/x/notes")
+    assert (launch.tools, launch.reports) == ("/tool/repro_env", "/runs/x/reports")
     assert codec.decode(codec.canonical(launch), Launch, where="launch") == launch
 
 
@@ -131,7 +131,7 @@ def test_the_variables_come_from_the_image_the_user_and_the_hooks(spec: Spec) ->
     assert (values["HOME"], values["USER"], values["LOGNAME"], values["TERM"]) == ("/home/ann", "ann", "ann", "xterm")
     assert (values["PYTHONHASHSEED"], values["REPRO_ENV_SEED"]) == ("7", "7")
     assert values["PYTHONPATH"] == f"{layout.SEEDS}/{layout.HOOKS}"
-    assert values["REPRO_ENV_NOTES"] == f"{layout.NOTES}/{NOTES_FILE}"
+    assert values["REPRO_ENV_REPORTS"] == f"{layout.REPORTS}/{REPORTS_FILE}"
     assert values["PYTHONPYCACHEPREFIX"] == layout.PYCACHE
     assert values["WANDB_MODE"] == "offline"
     assert values["HF_HUB_OFFLINE"] == values["TRANSFORMERS_OFFLINE"] == values["HF_DATASETS_OFFLINE"] == "1"
@@ -162,7 +162,7 @@ def test_options_reach_the_hooks_as_variables(spec: Spec) -> None:
     launch = launch_of(spec, determinism="strict", ranks="same", trace=True)
     values = env(launch)
     assert (values["REPRO_ENV_DETERMINISM"], values["REPRO_ENV_RANKS"], values["REPRO_ENV_RUN"]) == ("strict", "same", "id")
-    assert values["REPRO_ENV_TRACE"] == f"{layout.NOTES}/{TRACE}"
+    assert values["REPRO_ENV_TRACE"] == f"{layout.REPORTS}/{TRACE}"
     assert values["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
     assert launch.fixed_addresses
     assert not launch_of(spec, determinism="off").fixed_addresses
@@ -195,7 +195,7 @@ def test_the_host_runner_passes_the_callers_variables(spec: Spec) -> None:
     assert values["HOME"] == "/root"
     assert values["OMP_NUM_THREADS"] == "2"
     assert values["PYTHONPATH"] == f"/tool/repro_env/{layout.HOOKS}"
-    assert values["REPRO_ENV_NOTES"] == f"/runs/x/notes/{NOTES_FILE}"
+    assert values["REPRO_ENV_REPORTS"] == f"/runs/x/reports/{REPORTS_FILE}"
     assert "PYTHONPYCACHEPREFIX" not in values
 
 

@@ -106,7 +106,7 @@ print(json.dumps({
     "env": {k: os.environ.get(k) for k in ("PATH", "LC_ALL", "SECRET_OF_THE_HOST", "HOSTNAME", "SOME")},
     "host": socket.gethostname(), "address": socket.gethostbyname(socket.gethostname()),
     "interfaces": sorted(name for _, name in socket.if_nameindex()), "loop": loop,
-    "writable": [path for path in ("/home/ann", "/tmp", "/var/tmp", "/run", "/dev/shm", ".", "/ckpt", "/.repro-env/notes") if written(path)],
+    "writable": [path for path in ("/home/ann", "/tmp", "/var/tmp", "/run", "/dev/shm", ".", "/ckpt", "/.repro-env/reports") if written(path)],
     "refused": [path for path in ("/data", "/data/deep", "/.repro-env/seeds", "/srv/captured/project/inner") if not written(path)],
     "modes": [oct(os.stat(path).st_mode) for path in ("/home/ann", "/tmp", "/var/tmp", "/dev/shm")],
     "shared": os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize,
@@ -170,7 +170,7 @@ def test_all_runners_give_a_command_the_same_environment_and_outputs(any_runner:
         "address": "127.0.0.1",
         "interfaces": seen["interfaces"],
         "loop": "refused",
-        "writable": ["/home/ann", "/tmp", "/var/tmp", "/run", "/dev/shm", ".", "/ckpt", "/.repro-env/notes"],
+        "writable": ["/home/ann", "/tmp", "/var/tmp", "/run", "/dev/shm", ".", "/ckpt", "/.repro-env/reports"],
         "refused": ["/data", "/data/deep", "/.repro-env/seeds", "/srv/captured/project/inner"],
         "modes": ["0o40755", "0o41777", "0o41777", "0o41777"],
         "privileges": "1",
@@ -241,9 +241,9 @@ def test_addresses_are_fixed_or_the_record_has_the_reason(any_runner: Place) -> 
 PATH = f"{rootfs.PREFIX}/bin:/bin"
 
 
-def test_a_command_that_cannot_start_is_the_same_error(any_runner: Place) -> None:
+def test_a_command_that_cannot_start_is_the_same_error(each_runner: Place) -> None:
     script = f"{rootfs.PREFIX}/bin/no-interpreter: the interpreter in the first line of this script"
-    check_refusal(any_runner, "no-interpreter", error="RunError", message=script)
+    check_refusal(each_runner, "no-interpreter", error="RunError", message=script)
 
 
 @pytest.mark.parametrize(
@@ -311,8 +311,8 @@ if os.fork() == 0:
 
 
 @pytest.fixture
-def live(any_runner: Place) -> Iterator[Callable[..., LiveRun]]:
-    with start_runs(any_runner) as start:
+def live(each_runner: Place) -> Iterator[Callable[..., LiveRun]]:
+    with start_runs(each_runner) as start:
         yield start
 
 
@@ -331,13 +331,13 @@ def test_signals_reach_the_command_once(live: Callable[..., LiveRun]) -> None:
     assert run.answer.outcome.interrupted == signal.SIGTERM
 
 
-def test_ctrl_c_in_a_terminal_reaches_the_command_once(any_runner: Place) -> None:
+def test_ctrl_c_in_a_terminal_reaches_the_command_once(each_runner: Place) -> None:
     script = COUNTING.replace(
         'print("ready")', 'print("ready", [os.isatty(n) for n in (0, 1, 2)], os.get_terminal_size(0).columns)'
     )
     main, side = pty.openpty()
     set_terminal_size(side, 40, 123)
-    command, _, answer = any_runner.command(any_runner.launch("python", "-uc", script))
+    command, _, answer = each_runner.command(each_runner.launch("python", "-uc", script))
     driver = subprocess.Popen(
         [sys.executable, "-c", TERMINAL, *command], cwd=REPOSITORY, env=environ(), stdin=side, stdout=side, stderr=side
     )

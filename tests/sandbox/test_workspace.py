@@ -12,7 +12,7 @@ import pytest
 
 from repro_env.oci import paths as layout
 from repro_env.sandbox import outputs, workspace
-from repro_env.sandbox.workspace import Rules
+from repro_env.sandbox.workspace import OutputFilter
 from repro_env.schema.environment import Variable
 from repro_env.schema.errors import DiskError
 from repro_env.schema.run import ImageTree, Member, Mount
@@ -372,14 +372,14 @@ def test_links_and_special_files_of_a_hostile_run_are_never_followed_or_opened(t
     assert len(recorded.others) == 4
 
 
-RULES = Rules(workspace="/srv/project", mounted=("/srv/project",), kept=("/srv",), caches=("/home/ann/.cache",))
+FILTER = OutputFilter(workspace="/srv/project", mounted=("/srv/project",), kept=("/srv",), caches=("/home/ann/.cache",))
 
 
 def test_temporary_files_are_kept_only_next_to_a_temporary_project_and_in_a_temporary_home() -> None:
     def skipped(*kept: str) -> list[str]:
-        rules = msgspec.structs.replace(RULES, kept=kept)
+        outputs = msgspec.structs.replace(FILTER, kept=kept)
         paths = ("/tmp", "/tmp/x", "/tmp/job", "/tmp/job/out", "/var/tmp/x", "/home/ann/.cache", "/home/ann/x")
-        return [path for path in paths if rules.skip(path)]
+        return [path for path in paths if outputs.skip(path)]
 
     assert skipped("/srv") == ["/tmp/x", "/tmp/job", "/tmp/job/out", "/var/tmp/x", "/home/ann/.cache"]
     assert skipped("/tmp/job") == ["/tmp/x", "/var/tmp/x", "/home/ann/.cache"]

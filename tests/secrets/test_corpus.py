@@ -323,19 +323,26 @@ def test_a_secret_outside_the_environment_is_refused(ground: Ground) -> None:
     assert not search(output.encode())
 
 
-def test_a_secret_in_a_local_wheel_is_refused(ground: Ground, tmp_path: Path) -> None:
-    """The package was installed from a local file that still exists, so the capture would bundle that file."""
+@pytest.mark.parametrize("is_edited", [False, True])
+def test_a_secret_in_a_local_wheel_is_refused(ground: Ground, tmp_path: Path, is_edited: bool) -> None:
+    """The package was installed from a local file that still exists, so the capture would bundle that file.
+
+    The installed files may have the secret no more.
+    """
     import subprocess
     import sys
 
-    secret = ground.mint.draw("in a local wheel", "hf_{a:34}")
+    secret = ground.mint.draw(f"in a local wheel {is_edited}", "hf_{a:34}")
     wheel = wheels.make(tmp_path, "local", files={"local/__init__.py": b"", "local/auth.py": f"TOKEN = '{secret}'\n".encode()})
     pip = [sys.executable, "-m", "pip", "--python", str(ground.python)]
     subprocess.run([*pip, "install", "-qq", "--no-deps", "--no-index", str(wheel)], check=True)
+    if is_edited:
+        (ground.site / "local" / "auth.py").write_text("TOKEN = ''\n")
     try:
         output = ground.capture("--output", "never", code=7)
     finally:
         subprocess.run([*pip, "uninstall", "-qq", "-y", "local"], check=True)
+    assert wheel.name in output
     assert "local/auth.py" in output
     assert not search(output.encode())
 
@@ -348,7 +355,7 @@ def test_a_declared_false_alarm_is_included_and_noted(ground: Ground) -> None:
     (ground.project / "fixture.pem").write_text(mint.key("another", "EC"))
     try:
         output = ground.capture("--output", "declared", "--not-secret", "test.key", "--not-secret", "fixture.pem")
-        notes = json.loads((ground.project / "declared" / "spec.json").read_text())["observed"]["notes"]
+        notes = json.loads((ground.project / "declared" / "spec.json").read_text())["observed"]["remarks"]
     finally:
         (ground.site / "certs" / "test.key").unlink()
         (ground.site / "certs").rmdir()

@@ -39,6 +39,6 @@ def inflater(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     try:
         module = importlib.import_module(request.param)
     except ImportError:
-        need(False, f"{request.param} is missing: pip install 'repro-env[fast]'")
+        need(False, f"{request.param} is missing: it has no wheel for this Python")
     else:
         monkeypatch.setattr(inflate, "ZLIB", module)

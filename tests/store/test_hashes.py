@@ -3,15 +3,16 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from repro_env.io.files import walk
+from repro_env.io.files import key_of, walk
 from repro_env.schema.errors import CaptureError
 from repro_env.store import hashes
 from repro_env.store.facts import FactCache
-from repro_env.store.hashes import FileHashes
+from repro_env.store.hashes import FileFacts, FileHashes, unchanged
 
 
 @pytest.fixture
@@ -194,3 +195,68 @@ def test_a_single_file_is_hashed_through_a_symlink(tree: Path, cache: FileHashes
     (tree / "alias").symlink_to("sub/100.py")
     expected = hashlib.sha256((tree / "sub/100.py").read_bytes()).hexdigest()
     assert cache.of_file(tree / "alias") == cache.of_file(tree / "sub/100.py") == expected
+
+
+def facts_of(path: Path, cache: FactCache, read: list[str]) -> str:
+    """The text of a file, as a fact of it. `read`: the paths that were read."""
+
+    def text(path: str) -> str:
+        read.append(path)
+        return Path(path).read_text()
+
+    files = FileFacts[str](cache, "texts", "x", str, text)
+    value = files.of(key_of(path.stat()), str(path))
+    files.save()
+    return value
+
+
+def test_a_fact_of_a_file_is_read_again_only_after_a_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _treat_as_old(monkeypatch)
+    path, facts, read = tmp_path / "a", FactCache(tmp_path), list[str]()
+    path.write_text("one")
+    assert [facts_of(path, facts, read) for _ in range(3)] == ["one"] * 3
+    assert len(read) == 1
+    times = path.stat()
+    path.write_text("two")
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert facts_of(path, facts, read) == "two"
+
+
+def test_a_fact_of_a_new_file_and_a_damaged_fact_are_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, facts, read = tmp_path / "a", FactCache(tmp_path), list[str]()
+    path.write_text("one")
+    for _ in range(2):
+        facts_of(path, facts, read)
+    assert len(read) == 2
+    _treat_as_old(monkeypatch)
+    facts.put("texts", "x", b"\x92\x01")
+    assert [facts_of(path, facts, read) for _ in range(2)] == ["one"] * 2
+    assert len(read) == 3
+
+
+def _edit(root: Path) -> None:
+    times = (root / "sub/001.py").stat()
+    (root / "sub/001.py").write_text("y")
+    os.utime(root / "sub/001.py", ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _edit,
+        lambda root: (root / "new").touch(),
+        lambda root: (root / "sub/new").touch(),
+        lambda root: (root / "sub/new").mkdir(),
+        lambda root: (root / "sub/001.py").unlink(),
+        lambda root: (root / "link").unlink(),
+        lambda root: ((root / "link").unlink(), (root / "link").symlink_to("chunk")),
+        lambda root: (root / "sub/001.py").chmod(0o755),
+    ],
+    ids=["edit", "file", "file in a directory", "directory", "removed", "removed link", "other link", "mode"],
+)
+def test_a_listing_is_unchanged_until_a_path_changes(tree: Path, change: Callable[[Path], object]) -> None:
+    found, later = list(walk(tree)), time.time_ns() + 10 * hashes.SETTLED
+    assert unchanged(tree, found, since=later)
+    assert not unchanged(tree, found, since=time.time_ns()), "a directory changed too shortly before"
+    change(tree)
+    assert not unchanged(tree, found, since=later)

@@ -69,6 +69,37 @@ def test_the_umask_does_not_change_the_tree(store: Store, tmp_path: Path, umask:
     assert trees.shown(path) == expected
 
 
+def test_a_file_takes_one_call_to_open_write_set_its_time_and_close(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Modes are right from the start under the usual umask, and the finished tree is not listed again for its mark."""
+    files = [directory("a"), *(member(f"a/{number:03}", b"x") for number in range(200))]
+    calls: dict[str, int] = {}
+
+    def counted(name: str, patch: pytest.MonkeyPatch) -> None:
+        original = getattr(os, name)
+
+        def call(*args: object, **kwargs: object) -> object:
+            calls[name] = calls.get(name, 0) + 1
+            return original(*args, **kwargs)
+
+        patch.setattr(os, name, call)
+
+    before = os.umask(0o022)
+    try:
+        expected = diff_id(files)
+        with monkeypatch.context() as patch:
+            for name in ("open", "write", "close", "fchmod", "utime", "stat", "lstat", "fstat", "scandir", "mkdir", "lseek"):
+                counted(name, patch)
+            path = store.layers.unpack(expected, files)
+    finally:
+        os.umask(before)
+    per_file = ("open", "write", "close", "utime")
+    assert all(200 <= calls[name] < 225 for name in per_file), calls
+    assert sum(count for name, count in calls.items() if name not in per_file) < 25, calls
+    again = Store.open(store.root)
+    monkeypatch.setattr(again.layers, "verify", lambda _: pytest.fail("the mark of the new layer is not that of its inodes"))
+    assert again.layers.path(expected) == path
+
+
 def test_an_unpacked_layer_is_not_unpacked_again(store: Store) -> None:
     store.layers.unpack(diff_id(small()), small())
 

@@ -62,7 +62,7 @@ def summary(differences: Iterable[Difference]) -> str:
 def _text(difference: Difference) -> str:
     left, right = difference.left, difference.right
     value = f"{left} -> {right}" if left and right else left or right
-    notes = [difference.why] if difference.why else []
+    remarks = [difference.why] if difference.why else []
     if not difference.counts and difference.level == "numerics":
-        notes.append("a fact about the machine, not part of the image")
-    return f"{value} ({'; '.join(notes)})" if notes and value else value or "; ".join(notes)
+        remarks.append("a fact about the machine, not part of the image")
+    return f"{value} ({'; '.join(remarks)})" if remarks and value else value or "; ".join(remarks)

@@ -21,7 +21,7 @@ _ROWS = 100
 """Rows of a table."""
 _CELL = 200
 """Characters of a cell. `_ROWS` and `_CELL` keep a summary below GitHub's limit of 1 MiB, even if every character is escaped."""
-_SENTENCE = 1000
+SENTENCE = 1000
 """Characters of a sentence."""
 
 
@@ -46,7 +46,7 @@ def annotation(message: str, *, title: str, file: str = "") -> str:
     """The workflow command that shows an error. `file`: the path of the file that it is about, relative to the repository."""
     values = {"file": file, "title": title}
     properties = ",".join(f"{name}={_escape(value, more=':,')}" for name, value in values.items() if value)
-    return f"::error {properties}::{_escape(_shorten(message, _SENTENCE))}"
+    return f"::error {properties}::{_escape(shorten(message, SENTENCE))}"
 
 
 def outputs(values: Mapping[str, str]) -> str:
@@ -63,7 +63,7 @@ def summary(title: str, sentence: str, tables: Iterable[tuple[Sequence[str], Seq
 
     GitHub does not interpret Markdown in an HTML block. The block ends at the first empty line, so the text has none.
     """
-    lines = [f"<h3>{_text(title)}</h3>", f"<p>{_text(sentence, _SENTENCE)}</p>"]
+    lines = [f"<h3>{_text(title)}</h3>", f"<p>{_text(sentence, SENTENCE)}</p>"]
     for header, rows in tables:
         if not rows:
             continue
@@ -73,7 +73,7 @@ def summary(title: str, sentence: str, tables: Iterable[tuple[Sequence[str], Seq
         if len(rows) > _ROWS:
             lines.append(f"<p>and {len(rows) - _ROWS:,} more</p>")
     if after:
-        lines.append(f"<p>{_text(after, _SENTENCE)}</p>")
+        lines.append(f"<p>{_text(after, SENTENCE)}</p>")
     return "\n" + "\n".join(lines) + "\n\n"
 
 
@@ -83,14 +83,14 @@ def append(path: str, text: str) -> None:
         file.write(text)
 
 
-def _shorten(text: str, limit: int) -> str:
+def shorten(text: str, limit: int) -> str:
     """One line without secrets or control characters, at most `limit` characters."""
     line = messages.visible(redact.secretless(text)).replace("\n", "\\n").replace("\t", "\\t")
     return line if len(line) <= limit else f"{line[: limit - 1]}…"
 
 
 def _text(text: str, limit: int = _CELL) -> str:
-    return html.escape(_shorten(text, limit))
+    return html.escape(shorten(text, limit))
 
 
 def _escape(text: str, more: str = "") -> str:

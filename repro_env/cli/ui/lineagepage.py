@@ -7,19 +7,26 @@ from typing import TYPE_CHECKING
 
 from repro_env.cli.ui import messages, runpage
 from repro_env.cli.ui.page import Page
+from repro_env.pages.graph import Graph, Node
+from repro_env.runs.records import ids
 from repro_env.schema.messages import plural, shorten
 
 if TYPE_CHECKING:
     from repro_env.api.lineage import Answer
-    from repro_env.runs.lineage.families import Relative, Use
+    from repro_env.runs.lineage.families import Family, Relative, Use
+    from repro_env.runs.records.records import Run
 
 _SHOWN = 20
 """Entries of a list that are shown without --all."""
 
 
-def show(answer: Answer, *, complete: bool) -> None:
-    """Print the page. `complete`: do not shorten lists."""
-    page = Page(most=None if complete else _SHOWN)
+def new(*, complete: bool) -> Page:
+    """An empty page. `complete`: do not shorten lists."""
+    return Page(most=None if complete else _SHOWN)
+
+
+def show(answer: Answer, page: Page) -> None:
+    """Add the answer to the page."""
     if answer.file is not None:
         page.row("file", f"{answer.file} ({messages.size(answer.size or 0)})", indent=0)
     page.row("sha256", answer.digest.removeprefix("sha256:"), indent=0)
@@ -38,12 +45,13 @@ def show(answer: Answer, *, complete: bool) -> None:
         page.heading("used by", f"{len(answer.uses)}")
         page.table([(*runpage.columns(use.run.start), _use(use)) for use in answer.uses])
     if answer.family is not None:
+        if page.is_file and answer.run is not None and (answer.family.parents or answer.family.children):
+            page.heading("lineage", "parents on the left, children on the right")
+            page.graph(_graph(answer.run, answer.family))
         _relatives(page, "parents", answer.family.parents, "no known parent")
         _relatives(page, "children", answer.family.children, "no known child")
         if answer.family.truncated:
             page.text("and more: there are too many related runs to show all of them")
-    page.print()
-    _notes(answer)
 
 
 def _unknown(answer: Answer, page: Page) -> None:
@@ -76,13 +84,11 @@ def _run(answer: Answer, page: Page) -> None:
     if run is None:
         return
     page.heading(f"run {run.short}")
-    for line in (*runpage.head(run, run.tags), *runpage.inputs(run, run.parents)):
-        page.text(line)
-    page.text(f"spec in   {'not found next to the runs or in the store' if answer.spec is None else answer.spec.directory}")
-    if commit := _commit(answer):
-        page.text(f"commit    {commit}")
-    for line in runpage.own_seeds(() if run.end is None else run.end.seeded, complete=page.complete):
-        page.text(f"own seed  {line}")
+    page.rows((*runpage.head(run, run.tags), *runpage.inputs(run, run.parents)), indent=2)
+    page.row("spec in", "not found next to the runs or in the store" if answer.spec is None else str(answer.spec.directory))
+    page.row("commit", _commit(answer))
+    seeds = runpage.own_seeds(() if run.end is None else run.end.seeded, complete=page.complete)
+    page.rows((("own seed", line) for line in seeds), indent=2)
 
 
 def _relatives(page: Page, heading: str, relatives: tuple[Relative, ...], none: str) -> None:
@@ -90,17 +96,40 @@ def _relatives(page: Page, heading: str, relatives: tuple[Relative, ...], none: 
     page.table([_row(relative) for relative in relatives])
 
 
+def _graph(run: Run, family: Family) -> Graph:
+    """The runs around a run. A relative is a neighbour of the last one before it with a smaller depth."""
+    nodes, edges = [_node(run.id, run, 0)], list[tuple[str, str]]()
+    for sign, relatives in ((-1, family.parents), (1, family.children)):
+        path = [run.id]
+        for relative in relatives:
+            path[relative.depth :] = [relative.id]
+            if not relative.again:
+                nodes.append(_node(relative.id, relative.run, sign * relative.depth))
+            neighbour = path[relative.depth - 1]
+            edges.append((neighbour, relative.id) if sign > 0 else (relative.id, neighbour))
+    known = {node.key for node in nodes}
+    unique = {node.key: node for node in reversed(nodes)}
+    edges = [edge for edge in dict.fromkeys(edges) if known.issuperset(edge)]
+    return Graph(f"lineage of run {run.short}", [*reversed(unique.values())], edges)
+
+
+def _node(run_id: str, run: Run | None, column: int) -> Node:
+    if run is None:
+        return Node(run_id, (ids.short(run_id), "its record was not found"), column)
+    return Node(run_id, (f"{run.short}  {run.ending}", run.start.command_line), column)
+
+
 def _row(relative: Relative) -> tuple[str, ...]:
     indent = "  " * (relative.depth - 1)
-    notes = [*relative.how]
+    remarks = [*relative.how]
     if relative.changed:
-        notes.append("its record was changed since")
+        remarks.append("its record was changed since")
     if relative.again:
-        notes.append("shown above")
+        remarks.append("shown above")
     if relative.run is None:
-        return (f"{indent}{relative.id}", "", "", "", ", ".join([*notes, "its record was not found"]))
+        return (f"{indent}{relative.id}", "", "", "", ", ".join([*remarks, "its record was not found"]))
     short, started, command = runpage.columns(relative.run.start)
-    return (f"{indent}{short}", started, command, relative.run.ending, ", ".join(notes))
+    return (f"{indent}{short}", started, command, relative.run.ending, ", ".join(remarks))
 
 
 def _origin(origin: Use) -> str:
@@ -113,8 +142,9 @@ def _use(use: Use) -> str:
     return f"{use.how}: {', '.join(use.paths)}" if use.paths else use.how
 
 
-def _notes(answer: Answer) -> None:
-    for note in answer.notes:
+def print_remarks(answer: Answer) -> None:
+    """Print what is not in the page, on stderr."""
+    for note in answer.remarks:
         messages.say(f"note: {note}")
     for run in answer.unreadable:
         messages.say.warn(f"cannot be read: {run.why}")

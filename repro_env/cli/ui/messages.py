@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -12,10 +11,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TextIO
 
-import msgspec
-
-from repro_env.schema import codec
 from repro_env.schema.errors import DiskError, ReproEnvError, UsageError
+from repro_env.schema.patterns import lazy
 from repro_env.schema.progress import Advance, Tell
 
 if TYPE_CHECKING:
@@ -24,8 +21,8 @@ if TYPE_CHECKING:
 Level = Literal["quiet", "normal", "verbose"]
 _UNSAFE = r"\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f\ufff9-\ufffb\ud800-\udfff"
 """DEL and C1 control characters, characters that change the direction of text or begin a line, and surrogates."""
-_CONTROL = re.compile(rf"[\x00-\x08\x0b-\x1f{_UNSAFE}]")
-_CONTROL_IN_JSON = re.compile(rf"[{_UNSAFE}]")
+_CONTROL = lazy(rf"[\x00-\x08\x0b-\x1f{_UNSAFE}]")
+_CONTROL_IN_JSON = lazy(rf"[{_UNSAFE}]")
 """JSON encoders escape all other control characters."""
 _DELAY = 1.0
 """Seconds before a task is shown on a terminal."""
@@ -211,12 +208,16 @@ def answer_in_json(value: object, **more: object) -> bool:
 
 def json_result(value: object, **more: object) -> None:
     """Print one JSON object on one line of stdout, with the keys `more` too. Control characters are escaped as in JSON."""
+    from repro_env.schema import codec
+
     text = codec.canonical({**facts(value), **facts(more)}).decode()
     result(_CONTROL_IN_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
 
 
 def facts(value: Any) -> Any:
     """Return a result of `api` for JSON: structs with their fields and properties, paths and errors as text."""
+    import msgspec
+
     if isinstance(value, msgspec.Struct):
         properties = [name for name, member in vars(type(value)).items() if isinstance(member, property)]
         return {name: facts(getattr(value, name)) for name in (*value.__struct_fields__, *properties)}

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Optional, TypeVar
 
+import msgspec
 import typer
+from msgspec.structs import FieldInfo
 
 from repro_env.cli.ui import messages
 from repro_env.cli.ui.messages import Level
 from repro_env.schema.errors import UsageError
+from repro_env.schema.options import Option, options_of, parse_mount
+
+S = TypeVar("S", bound=msgspec.Struct)
 
 SPEC = (
     "a spec.json, its directory, a bundle FILE, or a REF in a registry. "
@@ -30,9 +36,9 @@ def flag(name: str, text: str, **settings: Any) -> Any:
     return typer.Option(name, help=text, show_default=False, **settings)
 
 
-def argument(metavar: str, text: str, *, show_default: bool = False) -> Any:
+def argument(metavar: str, text: str, *, show_default: bool = False, **settings: Any) -> Any:
     """An argument of a command."""
-    return typer.Argument(help=text, metavar=metavar, show_default=show_default)
+    return typer.Argument(help=text, metavar=metavar, show_default=show_default, **settings)
 
 
 def parse_path(text: str) -> Path:
@@ -42,26 +48,9 @@ def parse_path(text: str) -> Path:
     return Path(os.path.abspath(text))  # noqa: PTH100 - without `..`
 
 
-def parse_mount(text: str, option: str) -> tuple[str, str]:
-    """The parts of `SRC[:DST]`. An existing path that contains a colon is SRC alone."""
-    source, colon, target = text.rpartition(":")
-    if not colon or os.path.exists(text):  # noqa: PTH110
-        source, target = text, ""
-    if not source or (colon and target and not target.startswith("/")):
-        hint = f"for example: {option} ./images:/data/images"
-        raise UsageError(f'{option} must be SRC[:DST] with an absolute DST (got "{text}")', hint=hint)
-    return source, target
-
-
 def parse_mounts(texts: Sequence[str] | None, option: str = "--data") -> list[tuple[str, str]]:
     """The parts of each `SRC[:DST]` of an option."""
-    return [parse_mount(text, option) for text in texts or ()]
-
-
-def parse_variables(texts: Sequence[str] | None) -> dict[str, str | None]:
-    """The values of `NAME=VALUE` by name; None for `NAME`, which passes the caller's value."""
-    parts = [text.partition("=") for text in texts or ()]
-    return {name: value if equals else None for name, equals, value in parts}
+    return [parse_mount(option, text) for text in texts or ()]
 
 
 def parse_source(text: str) -> Path:
@@ -83,17 +72,11 @@ RunsOption = Annotated[
         parser=parse_path,
     ),
 ]
-SourceOption = Annotated[
-    Path | None,
-    value("DIR", "Use the code in this directory. Default: the directory that holds the spec's directory.", parser=parse_source),
-]
-EnvOption = Annotated[
-    list[str] | None,
-    value("NAME[=VALUE]", "Set a variable. NAME alone passes the value from your shell. Only the name is recorded. Repeatable."),
-]
-EnvFileOption = Annotated[Path | None, value("FILE", "Set variables from the lines NAME=VALUE of this file.", parser=parse_path)]
-NetworkOption = Annotated[bool, flag("--network", "Allow access to the network.")]
 AllOption = Annotated[bool, flag("--all", "Show complete lists. Default: the first entries of each list.")]
+HtmlOption = Annotated[
+    Path | None,
+    value("FILE", "Also write the complete answer to FILE, as one HTML page that needs no other file.", parser=parse_path),
+]
 DryRunOption = Annotated[bool, flag("--dry-run", "Print what the command would do; change nothing.")]
 
 
@@ -140,6 +123,40 @@ def parameters(function: Callable[..., None]) -> list[Any]:
     application = typer.Typer(add_completion=False)
     application.command()(function)
     return get_command(application).params
+
+
+def options(kind: type[msgspec.Struct]) -> list[Any]:
+    """The parser's options for the fields of a type."""
+
+    def function(**_: object) -> None: ...
+
+    declared = options_of(kind)
+    function.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, **_typed(*declared[name])) for name in declared]
+    )
+    return parameters(function)
+
+
+def shared(kind: type[msgspec.Struct], name: str) -> Any:
+    """The option of a field, for another command."""
+    return _typed(*options_of(kind)[name])["annotation"].__metadata__[0]
+
+
+def _typed(field: FieldInfo, option: Option) -> dict[str, Any]:
+    """The default and the annotation of the option of a field: None without a value on the command line."""
+    name, kind, parse = f"--{field.encode_name}", field.type.__origin__, option.parse
+    if not option.metavar:
+        return {"default": False, "annotation": Annotated[bool, flag(name, option.help)]}
+    if kind == Path | None:
+        parse = parse_path
+    kind = list[str] if field.default == () else str if parse else kind
+    given = value(option.metavar, option.help, name, parser=parse, min=option.min, max=option.max)
+    return {"default": None, "annotation": Annotated[Optional[kind], given]}  # noqa: UP045 - a union at run time
+
+
+def read(kind: type[S], typed: Mapping[str, Any], **others: Any) -> S:
+    """The value of a type with the options that were typed, and with `others`."""
+    return kind(**others, **{name: typed[name] for name in options_of(kind) if typed[name] not in (None, ())})
 
 
 def add_common(command: Any) -> None:

@@ -5,102 +5,86 @@ from __future__ import annotations
 import io
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import zip_longest
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 
 from repro_env.cli.ui import messages
+from repro_env.io.files import atomic_write
+from repro_env.pages.chart import Chart, Curve
+from repro_env.pages.graph import Graph
+from repro_env.pages.parts import Fields, Grid, Heading, Part, Style, Table, Text, Verdict
 
-if TYPE_CHECKING:
-    from rich.padding import Padding
-
-Style = Literal["", "bold", "dim", "red", "green"]
 _NARROWEST = 40
-_LABEL = 12
-_LONGEST = 60
-"""Characters of a cell that count for the width of its column: a single long path must not move all other rows to the right."""
-
-
-class _Table(NamedTuple):
-    """Columns of text, two spaces apart."""
-
-    rows: Sequence[Sequence[str]]
-    indent: int = 0
-    label: int = 0
-    """Least width of the first column."""
-    style: Style = ""
-    """Of the first column."""
-    header: bool = False
-    """Whether the first row is a header."""
-
-    def plain(self) -> Iterator[str]:
-        """The lines in a pipe, without trailing white space."""
-        columns = zip_longest(*self.rows, fillvalue="")
-        widths = [max((len(cell) for cell in column if len(cell) <= _LONGEST), default=0) for column in columns]
-        widths[0] = max(widths[0], self.label)
-        for row in self.rows:
-            yield (" " * self.indent + "  ".join(map(str.ljust, row, widths))).rstrip()
-
-    def drawn(self) -> Padding:
-        """What rich draws on a terminal. Columns become as narrow as needed, and their cells are wrapped."""
-        from rich.padding import Padding
-        from rich.table import Column, Table
-
-        others = [Column(overflow="fold") for _ in range(max(map(len, self.rows)) - 1)]
-        table = Table.grid(Column(style=self.style, min_width=self.label, overflow="fold"), *others, padding=(0, 2, 0, 0))
-        for number, row in enumerate(self.rows):
-            table.add_row(*row, style="bold" if self.header and number == 0 else "")
-        return Padding(table, (0, 0, 0, self.indent))
 
 
 class Page:
-    """Collects tables. All text is escaped by `messages.visible`, so that it cannot move the cursor or change colours."""
+    """Collects parts."""
 
-    def __init__(self, *, most: int | None = None) -> None:
-        """`most`: entries that are shown of each list, or None for all."""
+    def __init__(self, *, most: int | None = None, label: int = 12, is_file: bool = False) -> None:
+        """`most`: entries that are shown of each list, or None for all. `label`: least width of the labels of rows."""
+        self.is_file = is_file
+        """It becomes an HTML file, and has curves."""
         self._most = most
+        self._label = label
         self.complete = most is None
         """Lists are shown completely."""
-        self._tables: list[_Table] = []
+        self.parts: list[Part] = []
 
     def heading(self, text: str, about: str = "") -> None:
         """Begin a section."""
-        if self._tables:
-            self._add([("",)])
-        self._add([(text, about)], style="bold")
+        self.parts.append(Heading(_clean(text), _clean(about)))
 
     def verdict(self, word: str, about: str, style: Style) -> None:
-        self._add([(f"{word}: {about}",)], style=style)
+        self.parts.append(Verdict(_clean(word), _clean(about), style))
 
     def row(self, label: str, text: str, *, indent: int = 2) -> None:
         """Add a label and its text. Do nothing if the text is empty."""
         if text:
-            self._add([(label, text)], indent, _LABEL)
+            self.parts.append(Fields(_clean(label), [_clean(text)], indent, self._label))
+
+    def rows(self, rows: Iterable[tuple[str, str]], *, indent: int = 0) -> None:
+        """Add labels and their texts. A row without a label belongs to the one before."""
+        for label, text in rows:
+            self.row(label, text, indent=indent)
 
     def listing(self, label: str, items: Sequence[str]) -> None:
         """Add a label and one line for each item."""
         shown = items[: self._most]
-        self._add([("" if number else label, item) for number, item in enumerate(shown)], 2, _LABEL)
-        self.count(len(items) - len(shown), indent=4 + _LABEL)
+        if shown:
+            self.parts.append(Fields(_clean(label), [*map(_clean, shown)], 2, self._label))
+        self.count(len(items) - len(shown), indent=4 + self._label)
 
-    def table(self, rows: Sequence[Sequence[str]], *, header: Sequence[str] = (), indent: int = 2) -> None:
-        """Add columns, each as wide as its widest cell."""
-        shown = rows[: self._most]
-        self._add([header, *shown] if header else shown, indent, header=bool(header))
+    def table(
+        self, rows: Sequence[Sequence[str]], *, header: Sequence[str] = (), indent: int = 2, complete: bool = False
+    ) -> None:
+        """Add columns, each as wide as its widest cell. `complete`: do not shorten them."""
+        shown = [tuple(map(_clean, row)) for row in rows[: None if complete else self._most]]
+        if shown or header:
+            self.parts.append(Table(shown, tuple(map(_clean, header)), indent))
         self.count(len(rows) - len(shown), indent=indent)
 
     def text(self, text: str, *, indent: int = 2) -> None:
-        self._add([(text,)], indent)
+        self.parts.append(Text(_clean(text), indent))
+
+    def chart(self, title: str, curves: Sequence[Curve], mark: int | None = None) -> None:
+        """Add curves. `mark`: the index of a value to mark."""
+        curves = [curve._replace(name=_clean(curve.name)) for curve in curves]
+        self.parts.append(Chart(_clean(title), curves, mark))
+
+    def graph(self, graph: Graph) -> None:
+        """Add a graph."""
+        nodes = [node._replace(lines=[*map(_clean, node.lines)]) for node in graph.nodes]
+        self.parts.append(graph._replace(title=_clean(graph.title), nodes=nodes))
 
     def count(self, count: int, *, indent: int = 2) -> None:
         """Add the number of entries that are not shown."""
         if count > 0:
-            self._add([(f"and {count:,} more (--all shows them)",)], indent, style="dim")
+            self.parts.append(Text(f"and {count:,} more (--all shows them)", indent, "dim"))
 
     @property
     def lines(self) -> list[str]:
         """The plain text."""
-        return [line for table in self._tables for line in table.plain()]
+        return [line for grid in self._grids() for line in grid.plain()]
 
     def drawn(self, width: int) -> str:
         """The text with terminal codes, wrapped at `width` columns."""
@@ -108,22 +92,42 @@ class Page:
 
         text = io.StringIO()
         console = Console(file=text, force_terminal=True, width=width, markup=False, emoji=False, highlight=False)
-        for table in self._tables:
-            console.print(table.drawn())
+        for grid in self._grids():
+            grid.draw(console)
         return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
 
     def print(self) -> None:
         """Print the page on stdout."""
-        if self._tables:
+        if self.parts:
             terminal = messages.is_terminal(sys.stdout)
             width = max(shutil.get_terminal_size().columns, _NARROWEST)
             messages.styled(self.drawn(width) if terminal else "\n".join(self.lines))
 
-    def _add(
-        self, rows: Iterable[Sequence[str]], indent: int = 0, label: int = 0, style: Style = "", *, header: bool = False
-    ) -> None:
-        if cells := [tuple(map(_clean, row)) for row in rows]:
-            self._tables.append(_Table(cells, indent, label, style, header))
+    def _grids(self) -> Iterator[Grid]:
+        for number, part in enumerate(self.parts):
+            if number and isinstance(part, Heading):
+                yield Grid([("",)])
+            yield part.grid
+
+
+def save(
+    path: Path | None,
+    title: str,
+    build: Callable[[Page], None],
+    commands: Iterable[str] = (),
+    tell: Callable[[str], None] = messages.say,
+) -> None:
+    """Write a page to the HTML file of --html, with complete lists. Without a path, do nothing.
+
+    `commands`: what repeats the result, one line each.
+    """
+    if path is not None:
+        from repro_env.pages import html
+
+        page = Page(is_file=True)
+        build(page)
+        atomic_write(path, html.render(_clean(title), page.parts, map(_clean, commands)))
+        tell(f"the page is in {path}")
 
 
 def table(rows: Iterable[Sequence[str]], *, header: Sequence[str] = ()) -> Page:
@@ -134,4 +138,4 @@ def table(rows: Iterable[Sequence[str]], *, header: Sequence[str] = ()) -> Page:
 
 
 def _clean(text: str) -> str:
-    return messages.visible(text).replace("\n", "\\n").replace("\t", "\\t")
+    return text if text.isprintable() else messages.visible(text).replace("\n", "\\n").replace("\t", "\\t")

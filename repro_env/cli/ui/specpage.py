@@ -43,7 +43,7 @@ def add(shown: Shown, page: Page) -> None:
     _blobs(shown, page)
     unknown = [*observed.unknown, *(f"frameworks: {line}" for line in observed.frameworks.unknown)]
     for name, about, lines in (
-        ("notes", "for your information", observed.notes),
+        ("remarks", "for your information", observed.remarks),
         ("unknown", "could not be determined, or is not in the spec", unknown),
     ):
         if lines:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
+from repro_env.schema.patterns import lazy
 
-_DISTRIBUTIONS = re.compile(
+_DISTRIBUTIONS = lazy(
     r"torch\w*|pytorch(?:-\w+)*|lightning|numpy|scipy|pandas|polars|numexpr|bottleneck|scikit-\w+|statsmodels"
     r"|xgboost|lightgbm|catboost|jax\w*|flax|optax|tensorflow(?:-\w+)*|tf-keras|keras|cupy(?:-\w+)*|numba|llvmlite"
     r"|triton(?:-\w+)*|pytorch-triton(?:-\w+)*|onnx\w*(?:-\w+)*|openvino|tensorrt(?:-\w+)*|transformer-engine(?:-\w+)*"
@@ -12,7 +12,7 @@ _DISTRIBUTIONS = re.compile(
     r"|nvidia-\w+(?:-\w+)*|cuda-\w+(?:-\w+)*|cudatoolkit|cudnn|nccl|rocm(?:-\w+)*|mkl(?:[-_]\w+)*|intel-openmp|tbb|daal\w*|dpcpp\w*(?:-\w+)*"
     r"|opencv-\w+(?:-\w+)*|pillow"
 )
-_SYSTEM = re.compile(
+_SYSTEM = lazy(
     r"(?:lib)?(?:c6|glibc|m6?|gomp\d*|gfortran\d*|quadmath\d*|iomp\w*|omp|openblas\S*|c?blas\S*|lapack\S*|atlas\S*|mkl\S*|blis\S*|fftw\S*"
     r"|stdc\+\+\d*|gcc-s1|cublas\S*|cudart\S*|cudnn\S*|nccl\S*|cufft\S*|curand\S*|cusolver\S*|cusparse\S*|nvrtc\S*|rocblas\S*|miopen\S*|openmpi\S*|mpich\S*)"
 )

@@ -11,6 +11,7 @@ import msgspec
 from repro_env.compare.outputs.comparison import Accept, File
 from repro_env.compare.outputs.ignore import Ignore, parse
 from repro_env.io.files import read_regular
+from repro_env.schema.codec import Frozen
 from repro_env.schema.errors import UsageError, os_errors_as
 
 NAME: Final = "repro-env.ignore"
@@ -43,6 +44,25 @@ def accept(project: Path, files: Iterable[File], problem: str) -> Accepted:
     texts = {accept.text: accept for file in reversed(differing) for accept in file.accept}
     added = () if refused else tuple(texts[text] for text in add(project, texts))
     return Accepted(path=project / NAME, added=added, refused=refused)
+
+
+class Entry(Frozen, frozen=True, kw_only=True):
+    """A line of the file that accepts a difference."""
+
+    line: int
+    text: str
+    note: str
+    """The comment on the line above; empty if there is none."""
+
+
+def entries(project: Path) -> tuple[Entry, ...]:
+    """Return the lines of the file without empty lines and comments. Raises `UsageError` if it cannot be read."""
+    lines = [line.removesuffix("\r") for line in _read(project / NAME).split("\n")]
+    return tuple(
+        Entry(line=number, text=text, note=above.lstrip("#").strip() if above.startswith("#") else "")
+        for number, (above, text) in enumerate(zip(["", *lines], lines, strict=False), 1)
+        if text in _texts(text)
+    )
 
 
 def ignores(project: Path) -> tuple[Ignore, ...]:

@@ -13,7 +13,7 @@ from repro_env.runs.execution import imageprogram, streams
 from repro_env.runs.start.request import RunOptions
 from repro_env.schema.errors import ReproEnvError
 from repro_env.schema.run import Mount
-from repro_env.schema.rundirectory import NOTES
+from repro_env.schema.rundirectory import REPORTS
 from repro_env.schema.spec import Spec
 from repro_env.store.store import Store
 
@@ -37,14 +37,14 @@ def tensor_comparer(spec: Spec, options: RunOptions, store: Store) -> CompareTen
         paths = {directory: directory if not moves else f"{_WORKSPACE}-{number}" for number, directory in enumerate(directories)}
         wanted = [[f"{paths[str(path.parent)]}/{path.name}" for path in pair] for pair in pairs]
         with store.temp.directory() as temporary:
-            notes, directory = temporary / NOTES, temporary / "run"
-            notes.mkdir()
+            reports, directory = temporary / REPORTS, temporary / "run"
+            reports.mkdir()
             directory.mkdir()
-            (notes / _WANTED).write_bytes(msgspec.json.encode(wanted))
+            (reports / _WANTED).write_bytes(msgspec.json.encode(wanted))
             program = [spec.identity.command, "-s", f"{layout.SEEDS}/guest/compare.py"]
-            argv = [*program, f"{layout.NOTES}/{_WANTED}", f"{layout.NOTES}/{_OUT}"]
+            argv = [*program, f"{layout.REPORTS}/{_WANTED}", f"{layout.REPORTS}/{_OUT}"]
             mounts = [Mount(kind="data", source=directory, target=target) for directory, target in paths.items()]
-            launch = imageprogram.launch(spec, "compare", argv, _WORKSPACE, notes=notes, store=store, mounts=mounts)
+            launch = imageprogram.launch(spec, "compare", argv, _WORKSPACE, reports=reports, store=store, mounts=mounts)
             try:
                 with streams.stdout_to_stderr():
                     outcome = imageprogram.run(launch, directory, spec, options, store)
@@ -53,7 +53,7 @@ def tensor_comparer(spec: Spec, options: RunOptions, store: Store) -> CompareTen
             if outcome.exit_code:
                 return (Answer(problem=f"the comparison ended with exit code {outcome.exit_code}"),) * len(pairs)
             try:
-                with (notes / _OUT).open("rb") as file:
+                with (reports / _OUT).open("rb") as file:
                     data = file.read(_ANSWERS)
             except OSError as error:
                 return (Answer(problem=f"the comparison's result cannot be read: {error.strerror}"),) * len(pairs)

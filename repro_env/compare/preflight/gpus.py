@@ -6,33 +6,33 @@ for later devices. A driver older than the toolkit of the kernels runs them, but
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator
 
 import msgspec
 
 from repro_env.compare.environments.machine import counted
-from repro_env.compare.preflight.check import Captured, Check, Machine, Verdict, check_of
-from repro_env.compare.preflight.rules import (
+from repro_env.compare.preflight.compatibility import (
+    compatibility,
     family,
     forward,
     is_released,
     kind_of,
-    rules,
     runs_cubin,
     version,
     wheels_for,
 )
+from repro_env.compare.preflight.finding import Captured, Finding, Machine, Verdict, finding_of
 from repro_env.environment.machine.nvml import Gpu
+from repro_env.schema.patterns import lazy
 
-_CODE = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
+_CODE = lazy(r"(sm|compute)_(\d+)(\d)([af]?)")
 """`sm_90a` runs on 9.0 only, `sm_100f` on the family of 10.0."""
 _DRIVER = "GPU driver"
 
 
-def check_gpus(captured: Captured, machine: Machine) -> Iterator[Check]:
-    """Yield the checks. Driver and kernels only matter if the run uses GPUs and the environment has a torch for CUDA."""
+def check_gpus(captured: Captured, machine: Machine) -> Iterator[Finding]:
+    """Yield the findings. Driver and kernels only matter if the run uses GPUs and the environment has a torch for CUDA."""
     yield _model(captured, machine)
     frameworks = captured.frameworks
     if not machine.gpus:
@@ -44,13 +44,13 @@ def check_gpus(captured: Captured, machine: Machine) -> Iterator[Check]:
     if frameworks.cuda:
         driver = _driver(captured, machine)
     elif is_rocm:
-        result = check_of(
+        result = finding_of(
             _DRIVER, f"ROCm, driver {captured.host.amdgpu or 'unknown'}", f"driver {machine.host.amdgpu or 'unknown'}"
         )
-        driver = result("unknown", "", "repro-env has no rules for ROCm")
+        driver = result("unknown", "", "repro-env has no facts about ROCm")
     elif has_cuda:
         why = "the spec does not name the version of CUDA, which is only recorded for torch"
-        result = check_of(_DRIVER, "CUDA of unknown version", f"driver {machine.host.nvidia or 'unknown'}")
+        result = finding_of(_DRIVER, "CUDA of unknown version", f"driver {machine.host.nvidia or 'unknown'}")
         driver = result("unknown", "", why)
     else:
         return
@@ -62,15 +62,15 @@ def check_gpus(captured: Captured, machine: Machine) -> Iterator[Check]:
 
 
 def _is_as_captured(captured: Captured, machine: Machine) -> bool:
-    """Whether torch found the GPUs of the run at capture, with the same driver. Then this driver works, whatever the rules know."""
+    """Whether torch found the GPUs of the run at capture, with the same driver. Then this driver works, whatever the table has."""
     found = {device.name for device in captured.frameworks.devices}
     drivers = [(host.nvidia, host.amdgpu) for host in (captured.host, machine.host)]
     return drivers[0] == drivers[1] != ("", "") and all(gpu.name in found for gpu in machine.gpus)
 
 
-def _model(captured: Captured, machine: Machine) -> Check:
+def _model(captured: Captured, machine: Machine) -> Finding:
     names = tuple(gpu.name for gpu in machine.gpus)
-    result = check_of("GPUs", counted(captured.gpus), counted(names))
+    result = finding_of("GPUs", counted(captured.gpus), counted(names))
     if not all(gpu.is_model for gpu in machine.gpus):
         return result("unknown", "", "the model of a GPU or MIG device of the run is unknown")
     if Counter(names) == Counter(captured.gpus):
@@ -85,30 +85,30 @@ def _model(captured: Captured, machine: Machine) -> Check:
     return result("numerics may differ", "", why, fix)
 
 
-def _driver(captured: Captured, machine: Machine) -> Check:
+def _driver(captured: Captured, machine: Machine) -> Finding:
     cuda, driver = captured.frameworks.cuda, machine.host.nvidia
-    row, toolkit = family(cuda), rules().toolkits.driver.get(cuda)
+    row, toolkit = family(cuda), compatibility().toolkits.driver.get(cuda)
     captured_driver = f", driver {captured.host.nvidia}" if captured.host.nvidia else ""
-    result = check_of(_DRIVER, f"CUDA {cuda}{captured_driver}", f"driver {driver or 'unknown'}")
+    result = finding_of(_DRIVER, f"CUDA {cuda}{captured_driver}", f"driver {driver or 'unknown'}")
     update = f"install driver {(row.driver if row else toolkit) or 'for this CUDA'} or later"
     if not driver:
         return result("unknown", "", "the version of NVIDIA's driver is unknown", update)
     if toolkit is not None and version(driver) >= version(toolkit):
-        return result("ok", rules().toolkits.source_of(cuda))
+        return result("ok", compatibility().toolkits.source_of(cuda))
     if row is None and toolkit is None:
-        return result("unknown", "", f"the rules have no row for CUDA {cuda}", "compare with the release notes of this CUDA")
+        return result("unknown", "", f"the table has no row for CUDA {cuda}", "compare with the release notes of this CUDA")
     if row is not None and version(driver) >= version(row.driver):
         if toolkit is None:
-            why = f"{row.driver} is the minimum for CUDA {row.cuda}.x, but the rules have no row for CUDA {cuda}"
+            why = f"{row.driver} is the minimum for CUDA {row.cuda}.x, but the table has no row for CUDA {cuda}"
             return result("unknown", row.source, why, "if a function of the driver is missing, update the driver")
         why = f"minor version compatibility: functions that need driver {toolkit} fail, and PTX is not compiled"
         return result("ok", row.source, why)
     floor = row.driver if row is not None else toolkit
-    source = row.source if row is not None else rules().toolkits.source_of(cuda)
+    source = row.source if row is not None else compatibility().toolkits.source_of(cuda)
     why = f"CUDA {cuda} needs driver {floor} or later"
     package = _compat(captured, cuda)
     if package is None:
-        older = [row.cuda for row in rules().family if version(driver) >= version(row.driver)]
+        older = [row.cuda for row in compatibility().family if version(driver) >= version(row.driver)]
         other = f", or capture an environment with a torch for CUDA {older[0]}" if older else ""
         return result("blocked", source, why, update + other)
     return result(*_forward(driver, machine.gpus, *package, update))
@@ -135,7 +135,7 @@ def _forward(driver: str, gpus: tuple[Gpu, ...], package: str, cuda: str, update
     row = forward(cuda)
     if unlisted or row is None:
         what = f"{unlisted[0]} as a data-center GPU" if unlisted else f"the drivers that {package} supports"
-        return "unknown", "forward", f"forward compatibility ({package}): the rules do not list {what}", update
+        return "unknown", "forward", f"forward compatibility ({package}): the table does not list {what}", update
     branch = version(driver)[0]
     if branch not in row.branches:
         branches = ", ".join(f"R{number}" for number in sorted(row.branches))
@@ -145,10 +145,10 @@ def _forward(driver: str, gpus: tuple[Gpu, ...], package: str, cuda: str, update
     return "numerics may differ", row.source, why, fix
 
 
-def _kernels(captured: Captured, machine: Machine, gpu: Gpu) -> Check:
+def _kernels(captured: Captured, machine: Machine, gpu: Gpu) -> Finding:
     frameworks = captured.frameworks
     cuda, kernels = frameworks.cuda, " ".join(frameworks.architectures) or "unknown"
-    result = check_of("compute capability", kernels, f"{gpu.capability or 'unknown'} ({gpu.name})")
+    result = finding_of("compute capability", kernels, f"{gpu.capability or 'unknown'} ({gpu.name})")
     if not gpu.capability:
         why = "NVML did not report the compute capability of this GPU"
         return result("unknown", "", why, "compare `nvidia-smi --query-gpu=compute_cap`")
@@ -159,11 +159,11 @@ def _kernels(captured: Captured, machine: Machine, gpu: Gpu) -> Check:
     if fitting and (is_released(gpu.capability) or gpu.capability in fitting):
         return result("ok", "cubin")
     if fitting:
-        why = f"no document that the rules know says which kernels run on compute capability {gpu.capability}"
+        why = f"no document in the table says which kernels run on compute capability {gpu.capability}"
         return result("unknown", "gpus", why, f"use a torch with kernels for it: sm_{gpu.capability.replace('.', '')}")
     ptx = [code for kind, code, suffix in codes if kind == "compute" and not suffix]
     if any(version(code) <= version(gpu.capability) for code in ptx):
-        toolkit = rules().toolkits.driver.get(cuda)
+        toolkit = compatibility().toolkits.driver.get(cuda)
         if toolkit is None or not machine.host.nvidia:
             why = f"only PTX fits this GPU, and it is unknown which driver compiles PTX of CUDA {cuda}"
             return result("unknown", "minor", why)
@@ -176,7 +176,7 @@ def _kernels(captured: Captured, machine: Machine, gpu: Gpu) -> Check:
         return result("numerics may differ", "cubin", why, "for the same numbers, use the captured GPU")
     unread = [name for name in frameworks.architectures if not _CODE.fullmatch(name)]
     if unread:
-        return result("unknown", "", f"the rules do not cover kernels for {unread[0]}")
+        return result("unknown", "", f"the table does not cover kernels for {unread[0]}")
     wheels = " or ".join(wheels_for(gpu.capability, machine.host.machine))
     fix = "use a GPU of the list" + (f", or capture an environment with torch 2.13 for CUDA {wheels}" if wheels else "")
     return result("blocked", "cubin", f"torch {frameworks.torch} has no kernels for this GPU", fix)

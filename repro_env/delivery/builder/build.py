@@ -10,26 +10,29 @@ import os
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from pathlib import Path
-from threading import Semaphore
+from queue import SimpleQueue
 from typing import Literal, Protocol
 
 from msgspec.structs import replace
 
 from repro_env.delivery.builder import layers
-from repro_env.delivery.builder.content import Content, Group, Marker, Part, SourceTree, Tree
+from repro_env.delivery.builder.content import Content, Marker, Part, SourceTree, Tree
 from repro_env.delivery.builder.layers import Task
 from repro_env.delivery.builder.sources import DOWNLOADS, Counter, Item, Origin, Sources
+from repro_env.delivery.builder.worker import Job, Made, Worker, Writer, make
 from repro_env.oci import wheel as rule
 from repro_env.schema import codec
 from repro_env.schema.artifact import Artifact, Size, TreeBlob, Wheel
 from repro_env.schema.codec import Frozen
 from repro_env.schema.errors import ArtifactError, BuildError, NetworkError, ReproEnvError
-from repro_env.schema.progress import Advance, Tell
+from repro_env.schema.progress import Tell
 from repro_env.schema.spec import Spec
 from repro_env.store.packages import wheelfile
 from repro_env.store.specs.blobs import SpecBlobs
 from repro_env.store.store import Store
 
+WORKER_BYTES = 16 << 20
+"""Bytes to write for which the start of worker processes pays."""
 _LAYER_FACTS = "made"
 """Kind of the facts of layers, by the digest of their parts."""
 
@@ -60,11 +63,16 @@ class Sink(Protocol):
     """The origin, in a plan, of layers that it has already."""
     accepts_installed_files: bool
     """Whether a layer of wheels may be made from installed files, not only from complete wheels."""
+    in_workers: bool
+    """Whether `writer` also works in other processes."""
+
+    @property
+    def writer(self) -> Writer: ...
 
     def has(self, task: Task) -> bool: ...
 
-    def put(self, task: Task, content: Content, advance: Advance) -> None:
-        """Raises `ArtifactError` or `BuildError` if the content is not the expected one. Then nothing of it is kept."""
+    def note(self, task: Task, made: Made, *, is_own: bool) -> None:
+        """Note a layer that was written. `is_own`: it was made here, not fetched complete."""
         ...
 
 
@@ -98,7 +106,8 @@ class Build:
         self._sizes: dict[str, int] = {}
         self._complete: set[str] = set()
         """Diff IDs of layers that were fetched complete."""
-        self._processors = Semaphore(len(os.sched_getaffinity(0)))
+        self._slots: SimpleQueue[Worker | None] = SimpleQueue()
+        """What is free to make a layer: worker processes, and None for this process."""
 
     def plan(self, *, ask: bool) -> Plan:
         """Find every artifact that is needed. `ask`: also ask the servers whether they have it. Raises `ArtifactError`."""
@@ -143,17 +152,31 @@ class Build:
             self._tell, self._scratch = tell, SpecBlobs(scratch / "blobs")
             self.written.advance = self.sources.received.advance = advance
             pending = sorted(filter(self._is_needed, self.tasks), key=lambda task: -task.size)
-            with ThreadPoolExecutor(max(len(pending), 1)) as pool:
+            slots = self._assign_slots(plan, len(pending))
+            with ThreadPoolExecutor(max(len(pending), 1)) as pool, ExitStack() as stack:
+                for worker in filter(None, slots):
+                    stack.callback(worker.close)
                 futures = [pool.submit(self._make, task) for task in pending]
                 try:
                     for future in as_completed(futures):
                         future.result()
                 except BaseException:
                     self.written.is_stopped = self.sources.received.is_stopped = True
+                    for worker in filter(None, slots):
+                        worker.stop()
                     pool.shutdown(cancel_futures=True)
                     raise
         unchecked = {task.kind for task in self.tasks if task.diff_id in self._complete}
         layers.check_groups(self._spec, self._sizes, unchecked)
+
+    def _assign_slots(self, plan: Plan, layers: int) -> list[Worker | None]:
+        """Let one layer on each core be made at a time: the first in this process, which has the largest one."""
+        others = min(len(os.sched_getaffinity(0)), layers) - 1
+        is_large = self._sink.in_workers and plan.write >= WORKER_BYTES
+        slots = [None, *(Worker() if is_large else None for _ in range(others))]
+        for slot in slots:
+            self._slots.put(slot)
+        return slots
 
     def _is_needed(self, task: Task) -> bool:
         """Return whether a layer has to be made. A layer of packages is only reused if it was made of the same packages before."""
@@ -232,16 +255,20 @@ class Build:
 
     def _put(self, task: Task, found: tuple[Part, ...] | Content) -> None:
         """Give a layer to the sink. Errors name the layer."""
+        job = Job(task, found, self._store, self._sink.writer)
+        slot = self._slots.get()
         try:
-            with self._processors, ExitStack() as stack:
-                content = Group(task.diff_id, found, self._store, stack) if isinstance(found, tuple) else found
-                self._sink.put(task, content, self.written.add)
-                if isinstance(content, Group):
-                    self._sizes.update(content.sizes)
-                    facts = LayerFacts(diff_id=task.diff_id, sizes=content.sizes)
-                    self._store.facts.put(_LAYER_FACTS, self._key(task), codec.canonical(facts))
+            self.written.add(0)  # raises if the build was stopped
+            made = make(job, self.written.add) if slot is None else slot.make(job, self.written.add)
         except (ArtifactError, BuildError) as error:
             raise type(error)(f"{task.label}: {error.what}", where=error.where, hint=error.hint) from None
+        finally:
+            self._slots.put(slot)
+        self._sink.note(task, made, is_own=not task.artifacts or isinstance(found, tuple))
+        if made.sizes:
+            self._sizes.update(made.sizes)
+            facts = LayerFacts(diff_id=task.diff_id, sizes=made.sizes)
+            self._store.facts.put(_LAYER_FACTS, self._key(task), codec.canonical(facts))
 
     def _usable_facts(self, artifact: Artifact) -> rule.Facts | None:
         return self._facts_of(artifact) if self._sink.accepts_installed_files else None

@@ -7,7 +7,6 @@ are compressed by zlib, whose version then decides the digest of the blob. The i
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -44,9 +43,9 @@ class Content:
 
     def gzip(self) -> Iterator[bytes]:
         """Raises `BuildError` if the uncompressed bytes do not have the diff ID, and `ArtifactError`."""
-        hasher = hashlib.sha256()
-        yield from stitch_layer(self.members(), hasher.update)
-        layer.check_diff_id(f"sha256:{hasher.hexdigest()}", self.diff_id)
+        with layer.HashThread() as hasher:
+            yield from stitch_layer(self.members(), hasher.update)
+            layer.check_diff_id(hasher.digest(), self.diff_id)
 
 
 class Part(msgspec.Struct, frozen=True):

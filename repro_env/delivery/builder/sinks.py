@@ -9,11 +9,12 @@ from typing import Protocol
 import msgspec
 
 from repro_env.delivery.builder.build import Build
-from repro_env.delivery.builder.content import Content, Tree
+from repro_env.delivery.builder.content import Content
 from repro_env.delivery.builder.layers import Task
 from repro_env.delivery.builder.sources import Origin
+from repro_env.delivery.builder.worker import Made
 from repro_env.oci import config, layer
-from repro_env.oci.entry import Members
+from repro_env.oci.entry import CHUNK, Members
 from repro_env.oci.gzipencoder import ENCODER
 from repro_env.oci.manifest import Image
 from repro_env.schema import codec
@@ -29,28 +30,41 @@ class StoreSink:
 
     origin: Origin = "layer"
     accepts_installed_files = True
+    in_workers = True
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self.writer = self
 
     def has(self, task: Task) -> bool:
         return self._store.layers.path(task.diff_id) is not None
 
-    def put(self, task: Task, content: Content, advance: Advance) -> None:
+    def write(self, task: Task, content: Content, advance: Advance) -> None:
+        """See `worker.Writer`."""
         members = _counted_members(content.members(), advance)
         if not self.has(task):
             self._store.layers.unpack(content.diff_id, members, size=task.size)
         else:
             layer.check_diff_id(layer.diff_id(members), content.diff_id)
 
+    def note(self, task: Task, made: Made, *, is_own: bool) -> None:
+        pass
+
 
 def _counted_members(members: Members, advance: Advance) -> Members:
     for entry, chunks in members:
-        yield entry, (counted(chunks, advance) if entry.kind == "file" else chunks)
+        yield entry, (counted(chunks, advance) if entry.size > CHUNK else chunks)
+        if entry.size <= CHUNK:
+            advance(entry.size)
 
 
 class Output(Protocol):
     """A destination: takes the layers of one image in any order and from several threads, then the image."""
+
+    @property
+    def in_workers(self) -> bool:
+        """Whether copies of it in other processes can take layers too."""
+        ...
 
     def has(self, layer: Packed) -> bool:
         """Return whether the destination has this layer, complete and checked."""
@@ -78,6 +92,16 @@ _COMPRESSIONS = {"conda": "zlib", "distributions": f"stitch-{ENCODER}", "marker"
 """By kind of layer; a bundled tree is sent as its capture wrote it."""
 
 
+class OutputWriter(msgspec.Struct, frozen=True):
+    """Sends layers to an output, as gzip."""
+
+    output: Output
+
+    def write(self, task: Task, content: Content, advance: Advance) -> Blob:  # noqa: ARG002
+        """See `worker.Writer`."""
+        return self.output.take(lambda: counted(content.gzip(), advance))
+
+
 class OutputSink:
     """Sends layers to an output. Nothing is unpacked.
 
@@ -91,6 +115,8 @@ class OutputSink:
         self.packed: dict[str, Packed] = {}
         """The layers in the output, by the diff IDs of the tasks."""
         self._output = output
+        self.writer = OutputWriter(output)
+        self.in_workers = output.in_workers
         self._facts = store.facts
         self._blobs = SpecBlobs(directory / "blobs")
         known = map(self._recall, spec.expected.layers)
@@ -103,10 +129,10 @@ class OutputSink:
         self.packed[task.diff_id] = known
         return True
 
-    def put(self, task: Task, content: Content, advance: Advance) -> None:
-        blob = self._output.take(lambda: counted(content.gzip(), advance))
-        packed = self.packed[task.diff_id] = Packed(diff_id=content.diff_id, blob=blob)
-        if task.kind is not None and not (task.artifacts and isinstance(content, Tree)):  # another encoder may have made it
+    def note(self, task: Task, made: Made, *, is_own: bool) -> None:
+        assert made.blob is not None  # noqa: S101
+        packed = self.packed[task.diff_id] = Packed(diff_id=made.diff_id, blob=made.blob)
+        if task.kind is not None and is_own:
             self._remember(task.kind, packed)
 
     def _recall(self, expected: Layer) -> Packed | None:

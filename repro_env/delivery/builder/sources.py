@@ -291,6 +291,8 @@ class Sources(contextlib.AbstractContextManager["Sources"]):
     def _is_installed(self, wheel: Wheel, facts: rule.Facts) -> bool:
         """Return whether the captured environment has regular files of the wheel's sizes: quick, but not a proof."""
         layout = self._spec.identity.layout_of(wheel)
+        if not os.path.isdir(layout.prefix):  # noqa: PTH112 - most often, and the rule takes long
+            return False
         installed = rule.canonical(facts, layout, name=wheel.name)
         try:
             for entry in installed.entries:

@@ -13,24 +13,23 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from repro_env.delivery.documents import files, templates
+from repro_env.delivery.documents import templates
 from repro_env.io.package import GUEST
 from repro_env.oci import config, wheellayers
-from repro_env.oci import wheel as rule
 from repro_env.oci.entry import Entry, merge
-from repro_env.schema.artifact import TreeBlob, Wheel
+from repro_env.oci.wheel import FormOf
+from repro_env.schema.artifact import TreeBlob
 from repro_env.schema.errors import SpecError
 from repro_env.schema.spec import Source, Spec
-from repro_env.store.specs.blobs import SpecBlobs
+from repro_env.store.specs.blobs import SpecBlobs, compress_chunks
+from repro_env.store.specs.files import update
 from repro_env.store.store import Store
 from repro_env.version import __version__
 
-FactsOf = Callable[[Wheel], rule.Facts]
 NAME = "Dockerfile"
 INSTALLER = "install.py"
 LISTING = "image-files.txt.gz"
@@ -43,7 +42,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _PATH = re.compile(r"/(?:[A-Za-z0-9_./@+,:=~ -]*[A-Za-z0-9_./@+,:=~-])?")
 
 
-def write(output: Path, spec: Spec, store: Store, facts_of: FactsOf) -> str:
+def write(output: Path, spec: Spec, store: Store, form_of: FormOf) -> str:
     """Write the Dockerfile and the files that it needs to the spec directory `output`, unless they are up to date.
 
     Returns an empty string, or the reason why this spec cannot have a Dockerfile; then existing files are removed.
@@ -55,35 +54,32 @@ def write(output: Path, spec: Spec, store: Store, facts_of: FactsOf) -> str:
         except SpecError as error:
             problem = error.what
             continue
-        files.update(output, {NAME: text, INSTALLER: installer()})
-        _write_listing(output, spec, store, facts_of)
+        update(output, {NAME: text, INSTALLER: installer()})
+        _write_listing(output, spec, store, form_of)
         return ""
     for name in (NAME, INSTALLER, LISTING):
         (output / name).unlink(missing_ok=True)
     return problem
 
 
-def _write_listing(output: Path, spec: Spec, store: Store, facts_of: FactsOf) -> None:
+def _write_listing(output: Path, spec: Spec, store: Store, form_of: FormOf) -> None:
     """Write the list of all paths. It depends on the identity only, and takes a second, so it is not made again."""
     key, path = f"{__version__} {spec.digest}", output / LISTING
     written = store.facts.get(_KIND, key)
     if written is None or not path.is_file() or written != hashlib.sha256(path.read_bytes()).digest():
-        data = listing(image_entries(spec, SpecBlobs(output / "blobs"), store, facts_of))
-        files.update(output, {LISTING: data})
+        data = listing(image_entries(spec, SpecBlobs(output / "blobs"), store, form_of))
+        update(output, {LISTING: data})
         store.facts.put(_KIND, key, hashlib.sha256(data).digest())
 
 
-def image_entries(spec: Spec, blobs: SpecBlobs, store: Store, facts_of: FactsOf) -> list[Entry]:
+def image_entries(spec: Spec, blobs: SpecBlobs, store: Store, form_of: FormOf) -> list[Entry]:
     """Return all paths of an image without conda packages, sorted, with all parents and the sha256 of every file.
 
-    Raises `ArtifactError` if a bundled tree is missing or damaged, or if a wheel is invalid.
+    Raises `ArtifactError` if a bundled tree is missing or damaged.
     """
     identity = spec.identity
     *lower, overlay = (blobs.entries(tree, store.facts) if tree is not None else [] for tree in identity.trees.values())
-    installed = {
-        wheel.key: rule.canonical(facts_of(wheel), identity.layout_of(wheel), name=wheel.name) for wheel in identity.distributions
-    }
-    groups = [group.entries for group in wheellayers.layers(installed)]
+    groups = [group.entries for group in wheellayers.layers({wheel.key: form_of(wheel) for wheel in identity.distributions})]
     return merge([*lower, *groups, overlay, [entry for entry, _ in config.marker(identity)]])
 
 
@@ -95,10 +91,9 @@ def installer() -> bytes:
 
 
 def listing(entries: Iterable[Entry]) -> bytes:
-    """Return one line of JSON for each path (path, kind, sha256 or target), compressed with zlib like bundled trees."""
-    packer = zlib.compressobj(6, zlib.DEFLATED, 31)  # 31: a gzip header without a name and a timestamp
+    """Return one line of JSON for each path (path, kind, sha256 or target), compressed like bundled trees."""
     rows = (json.dumps([entry.path, *_describe(entry)], ensure_ascii=False, separators=(",", ":")) + "\n" for entry in entries)
-    return packer.compress("".join(rows).encode()) + packer.flush()
+    return b"".join(compress_chunks(["".join(rows).encode()]))
 
 
 def _describe(entry: Entry) -> tuple[str, str]:

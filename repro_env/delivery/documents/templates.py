@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
-from functools import lru_cache
-from pathlib import Path
+import shlex
 from typing import TYPE_CHECKING, Any
 
 from repro_env.io import package
@@ -19,18 +19,12 @@ def render(name: str, /, **values: object) -> bytes:
     return _environment().get_template(name).render(values).encode()
 
 
-def directory() -> Path:
-    """Return the directory of the templates: in the installed package, or next to it in a checkout."""
-    shipped = package.ROOT / "_templates"
-    return shipped if shipped.is_dir() else package.ROOT.parent / "templates"
-
-
-@lru_cache(maxsize=1)
+@functools.lru_cache(maxsize=1)
 def _environment() -> Environment:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(  # noqa: S701 - no HTML
-        loader=FileSystemLoader(directory()),
+        loader=FileSystemLoader(package.templates()),
         undefined=StrictUndefined,
         finalize=_one_line,
         keep_trailing_newline=True,
@@ -38,6 +32,9 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["toml"] = json.dumps  # the escapes of JSON are valid in TOML
+    environment.filters["yaml"] = functools.partial(json.dumps, ensure_ascii=False)  # also in JSON; YAML has no surrogates
+    environment.filters["sh"] = shlex.quote
+    environment.filters["expression"] = lambda text: text.replace("${{", "${{ '${{' }}")  # literally, in a workflow of GitHub
     return environment
 
 

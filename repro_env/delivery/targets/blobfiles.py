@@ -17,9 +17,15 @@ from repro_env.store.temporary import Temp
 class BlobFiles:
     """Gzip layers in a directory, named by their digests. Safe to use from several threads and processes."""
 
+    in_workers = True
+
     def __init__(self, directory: Path, temp: Temp) -> None:
         self._directory = directory
         self._temp = temp
+
+    def __getstate__(self) -> dict[str, object]:
+        """Return what `take` needs, for a copy in a worker process."""
+        return {name: value for name, value in vars(self).items() if isinstance(value, Path | Temp | str)}
 
     def path(self, digest: str) -> Path:
         return self._directory / hex_of(digest)

@@ -2,7 +2,7 @@
 
 The image is streamed to `docker load`, as `docker-archive:` writes it. An engine names it by the digest of its config, or, in
 Docker's containerd store, of its manifest: both prove the content. Docker's old store skips a layer that it has with the same
-layers below it, so these need not be in the stream (figures: docs/decisions/0017-into-the-engine.md).
+layers below it, so these need not be in the stream (figures: docs/decisions/0058-manifests-in-engines.md).
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ from repro_env.store.store import Store
 
 _TAR = "application/vnd.oci.image.layer.v1.tar"
 _TOOL, _TREES = "tool", "trees"
-_UNUSED = {"jinja2", "pip", "pyyaml", "zstandard"}
+_UNUSED = {"hyperscan", "jinja2", "pip", "pyyaml", "zstandard"}
 """Dependencies that a run does not need. They are half of the size."""
 DIRECTORIES = ("workspace", "home", "tmp", "vartmp")
 """Directories below `paths.JOB` that the pod mounts elsewhere."""

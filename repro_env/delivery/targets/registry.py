@@ -26,6 +26,8 @@ class RegistryOutput:
     def has(self, layer: Packed) -> bool:
         return self._registry.has(self._reference.repository, layer.blob.digest, layer.blob.size)
 
+    in_workers = False
+
     def take(self, chunks: Callable[[], Iterator[bytes]]) -> Blob:
         return self._registry.upload(self._reference.repository, chunks)
 

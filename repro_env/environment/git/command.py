@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import stat
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -23,8 +22,9 @@ import msgspec
 from repro_env.io import process
 from repro_env.io.files import read_regular
 from repro_env.schema.errors import SourceError
+from repro_env.schema.patterns import lazy
 
-NOT_TEXT = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
+NOT_TEXT = lazy("[\x00-\x1f\x7f\ud800-\udfff]")
 """Characters that must not occur in a stored path or line."""
 TIMEOUT = 600.0
 """Seconds for one git command: the status of a large working tree takes long."""
@@ -36,7 +36,7 @@ _FROM_TREE = ("index", "info/sparse-checkout")
 _SHARED = ("refs", "packed-refs", "shallow", "info/exclude", "info/attributes", "info/grafts")
 """What git needs of a repository: from the directory of the working tree, and from the one that all its working trees share."""
 _PATTERNS = frozenset({".gitattributes", ".gitignore", ".gitmodules"})
-_HEAD = re.compile(rb"ref: refs/[^\0\n]+\n?|[0-9a-f]{40,64}\n?")
+_HEAD = lazy(rb"ref: refs/[^\0\n]+\n?|[0-9a-f]{40,64}\n?")
 _ENVIRONMENT = {
     "GIT_ALLOW_PROTOCOL": "none",
     "GIT_NO_LAZY_FETCH": "1",
@@ -64,16 +64,14 @@ _COPIED_SETTINGS = frozenset(
     }
 )  # fmt: skip
 """Settings that affect git's output and cannot name a program. Their value is one word."""
-_WORD = re.compile(r"[A-Za-z0-9]{1,16}")
+_WORD = lazy(r"[A-Za-z0-9]{1,16}")
 _PATTERN_FILES = (("core.excludesfile", "ignore"), ("core.attributesfile", "attributes"))
 """Settings that name a file of patterns, and its default name in git's directory of the user's configuration."""
 _EXTENSIONS = frozenset(
     {"noop", "noop-v1", "objectformat", "partialclone", "preciousobjects", "relativeworktrees", "worktreeconfig"}
 )
 """Supported extensions of the repository format. Any other extension could change the meaning of a file."""
-_INCOMPLETE = re.compile(
-    rb"unable to read|corrupt|inflate|bad (?:tree |commit )?object|missing (?:blob|tree|object)|promisor remote"
-)
+_INCOMPLETE = lazy(rb"unable to read|corrupt|inflate|bad (?:tree |commit )?object|missing (?:blob|tree|object)|promisor remote")
 """What git prints if an object is missing or damaged."""
 
 Settings = tuple[tuple[str, str], ...]

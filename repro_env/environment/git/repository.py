@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -14,8 +13,9 @@ from repro_env.environment.git.command import GitError, Repo, git_line, git_outp
 from repro_env.io.files import sha256_of
 from repro_env.schema import redact
 from repro_env.schema.environment import Git
+from repro_env.schema.patterns import lazy
 
-_POINTER = re.compile(rb"version https://git-lfs\.github\.com/spec/v1\n(?:.*\n)*?oid sha256:([0-9a-f]{64})\nsize [0-9]+\n")
+_POINTER = lazy(rb"version https://git-lfs\.github\.com/spec/v1\n(?:.*\n)*?oid sha256:([0-9a-f]{64})\nsize [0-9]+\n")
 
 
 class Answer(msgspec.Struct, frozen=True):

@@ -111,7 +111,7 @@ def owners(installed: Iterable[InstalledDistribution], prefix: Path) -> dict[str
     owner_of: dict[str, str] = {}
     real_directories: dict[str, str] = {}
     for dist in installed:
-        for path in dist.paths(str(prefix)) if b".so" in dist.record else ():
+        for path in dist.paths(str(prefix), ".so"):
             directory, _, name = path.rpartition("/")
             if ".so" in name and "\0" not in path:
                 if directory not in real_directories:

@@ -19,12 +19,13 @@ from repro_env.io.files import read_text
 from repro_env.schema import redact
 from repro_env.schema.codec import Frozen
 from repro_env.schema.errors import LockError
+from repro_env.schema.patterns import lazy
 
-_VERSION = re.compile(r"NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s")
-_FIELD = re.compile(r"^(Model|GPU UUID|Device Minor):[ \t]*(.*)$", re.MULTILINE)
-_CAPABILITY = re.compile(r"^DeviceFileMinor:\s*(\d+)$", re.MULTILINE)
+_VERSION = lazy(r"NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s")
+_FIELD = lazy(r"^(Model|GPU UUID|Device Minor):[ \t]*(.*)$", re.MULTILINE)
+_CAPABILITY = lazy(r"^DeviceFileMinor:\s*(\d+)$", re.MULTILINE)
 
-_DRIVER = re.compile(
+_DRIVER = lazy(
     r"lib(?:cuda|cudadebugger|nvcuvid|nvoptix|nvidia-[\w.-]+|(?:GLX|EGL|GLESv1_CM|GLESv2|vdpau)_nvidia|dxcore|d3d12(?:core)?)\.so(?:\.[\w.]+)?"
 )
 """Libraries that belong to a kernel driver and work only with its version. NVIDIA's container runtime mounts exactly these;

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 from pathlib import Path
 
 from repro_env.environment.machine import gpus
 from repro_env.io.files import read_text
 from repro_env.schema import redact
 from repro_env.schema.environment import Host
+from repro_env.schema.patterns import lazy
 
-_NUMERIC = re.compile(
+_NUMERIC = lazy(
     r"sse\d?(?:_\d)?|ssse3|sse4[a_]?\w*|pni|avx\w*|fma4?|f16c|amx\w*|bmi[12]|popcnt"
     r"|neon|asimd\w*|fphp|sve\w*|sme(?:[a-z]*\d\w*)?|i8mm|bf16|fcma"
 )

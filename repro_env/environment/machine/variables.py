@@ -16,24 +16,25 @@ from repro_env.schema import redact
 from repro_env.schema.credentials import is_random
 from repro_env.schema.environment import Variable, Variables
 from repro_env.schema.errors import UsageError
+from repro_env.schema.patterns import lazy
 
 Effect = Literal["replayed", "recorded", "captured", "session", "unlisted"]
 """`captured`: recorded, but every run has its own value. `session`: of the shell, not of a library. `unlisted`: not on the
 list."""
 
-_LOCATION = re.compile(r"_(?:DIR|HOME|ROOT|FOLDER|FILE|FILENAME|PATH|LOGPATH|HOST|PORT|URL|ADDR)\Z")
+_LOCATION = lazy(r"_(?:DIR|HOME|ROOT|FOLDER|FILE|FILENAME|PATH|LOGPATH|HOST|PORT|URL|ADDR)\Z")
 """Names with these ends contain a path or address, so they are only recorded, even if a prefix says to replay them."""
-_SECRET_NAME = re.compile(r"TOKEN|SECRET|PASS|KEY|CRED|AUTH|COOKIE|SESSION|PRIVATE", re.IGNORECASE)
+_SECRET_NAME = lazy(r"TOKEN|SECRET|PASS|KEY|CRED|AUTH|COOKIE|SESSION|PRIVATE", re.IGNORECASE)
 _FIXED = frozenset({"HOME", "USER", "LOGNAME", "TERM"})
 """Variables of the session that every run sets itself."""
 _SHORT = 6
-_PLAIN = re.compile(r"[/~.][^\s=:@]*|[\d.,:-]+|\s*")
-_NOT_SECRET = re.compile(r"AUTHOR(?!I)|KEYBOARD|KEYMAP|SESSION|TIKTOKEN|TOKENI[SZ]", re.IGNORECASE)
+_PLAIN = lazy(r"[/~.][^\s=:@]*|[\d.,:-]+|\s*")
+_NOT_SECRET = lazy(r"AUTHOR(?!I)|KEYBOARD|KEYMAP|SESSION|TIKTOKEN|TOKENI[SZ]", re.IGNORECASE)
 """Words that match `_SECRET_NAME` but do not mean a secret, as in DESKTOP_SESSION and TOKENIZERS_PARALLELISM."""
-_WORDS = re.compile(r"[A-Za-z]+(?:[-_./ ][A-Za-z]+)*")
-_PATH = re.compile(r"[\w./-]+", re.ASCII)
-_USERINFO = re.compile(r"://[^\s/:@]*:([^\s/@]+)@")
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
+_WORDS = lazy(r"[A-Za-z]+(?:[-_./ ][A-Za-z]+)*")
+_PATH = lazy(r"[\w./-]+", re.ASCII)
+_USERINFO = lazy(r"://[^\s/:@]*:([^\s/@]+)@")
+_NAME = lazy(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
 
 
 def effect(name: str) -> Effect:

@@ -6,21 +6,25 @@ Python runs without checking it.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from repro_env.environment.live import LiveEnvironment, Request
 from repro_env.environment.python.externalpaths import on_host, system_paths
 from repro_env.environment.python.sites import Site, with_prefix
 from repro_env.environment.system.programs import script_interpreter
-from repro_env.environment.system.tree import Tree, real, within
-from repro_env.io.files import Found, read_head
+from repro_env.environment.system.tree import Tree, list_names, real, within
+from repro_env.io.files import Found, key_of, read_head
 from repro_env.oci.paths import inside
 from repro_env.schema import redact
 from repro_env.schema.environment import Layout
 from repro_env.schema.messages import shorten
+from repro_env.store.facts import FactCache
+from repro_env.store.hashes import FileFacts
 
 _UNCHECKED = (1).to_bytes(4, "little")
 """Flags of a .pyc file with an unchecked hash of its source (PEP 552)."""
@@ -47,18 +51,18 @@ def of_environment(request: Request, live: LiveEnvironment, overlay: Tree | None
     if path and any(not part.startswith("/") for part in path.split(":")):
         yield "PYTHONPATH has a relative or empty entry; a run uses such entries from its own PYTHONPATH, within the source"
     for site in live.sites:
-        yield from of_site(site.layout, site.found, live.facts.interpreter.cache_tag)
+        yield from of_site(site.layout, site.found, live.facts.interpreter.cache_tag, request.store.facts)
     yield from (external_path.excluded for external_path in live.external if external_path.excluded)
     yield from _referenced_paths(overlay, live, request.workspace)
     yield from _missing_programs(live)
 
 
-def of_site(layout: Layout, found: Sequence[Found], cache_tag: str) -> tuple[str, ...]:
+def of_site(layout: Layout, found: Sequence[Found], cache_tag: str, facts: FactCache) -> tuple[str, ...]:
     """Return warnings for the user. `found`: the listing of the prefix, without bytecode."""
     prefix = Path(layout.prefix)
     sites = {layout.purelib, layout.platlib}
     files = [entry.path for entry in found if entry.kind == "file"]
-    unchecked = sorted(path for path in files if path.endswith(".py") and _is_unchecked(prefix, path, cache_tag))
+    unchecked = _unchecked(prefix, [path for path in files if path.endswith(".py")], cache_tag, facts)
     lines = [
         f"{path} inserts a directory at a fixed position of sys.path, so the order may differ in the image"
         for path in files
@@ -77,9 +81,24 @@ def of_site(layout: Layout, found: Sequence[Found], cache_tag: str) -> tuple[str
     return tuple(redact.line(line) for line in lines)
 
 
-def _is_unchecked(prefix: Path, path: str, cache_tag: str) -> bool:
-    directory, _, name = path.rpartition("/")
-    return read_head(prefix / directory / "__pycache__" / f"{name[:-3]}.{cache_tag}.pyc", 8)[4:] == _UNCHECKED
+def _unchecked(prefix: Path, paths: Iterable[str], cache_tag: str, facts: FactCache) -> list[str]:
+    """Return the modules whose bytecode Python does not compare with its source, sorted."""
+    names = functools.cache(lambda directory: frozenset(list_names(directory)))
+    kept = FileFacts[bool](facts, "unchecked-bytecode", os.fsencode(prefix).hex(), bool, _is_unchecked)
+    unchecked = []
+    for path in paths:
+        directory, _, name = f"{prefix}/{path}".rpartition("/")
+        compiled = f"{name[:-3]}.{cache_tag}.pyc"
+        if compiled in names(f"{directory}/__pycache__"):
+            with contextlib.suppress(OSError):  # removed meanwhile
+                file = f"{directory}/__pycache__/{compiled}"
+                unchecked += [path] * kept.of(key_of(os.lstat(file)), file)
+    kept.save()
+    return sorted(unchecked)
+
+
+def _is_unchecked(path: str) -> bool:
+    return read_head(path, 8)[4:] == _UNCHECKED
 
 
 def _contains(path: Path, pattern: re.Pattern[bytes]) -> bool:

@@ -43,9 +43,11 @@ class InstalledDistribution(msgspec.Struct, frozen=True):
     entry_points: bytes
     """entry_points.txt; empty when there is none."""
 
-    def paths(self, prefix: str) -> Iterator[str]:
-        """Yield the paths in RECORD that are below the prefix, relative to it."""
+    def paths(self, prefix: str, part: str = "") -> Iterator[str]:
+        """Yield the paths in RECORD that are below the prefix, relative to it. `part`: only those in whose line it is."""
         for line in self.record.decode("utf-8", "surrogateescape").splitlines():
+            if part not in line:
+                continue
             path = line.rsplit(",", 2)[0].strip('"')
             if not path.startswith(("..", "/")):
                 yield f"{self.facts.site}/{path}"

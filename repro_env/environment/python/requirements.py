@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion
 
@@ -24,10 +23,15 @@ def missing(directory: Path, python: str, sys_path: Sequence[str]) -> list[str]:
 
     `python`: the environment's version of Python. What cannot be compared, such as a URL, is left out.
     """
+    stated = [*_in_requirements(directory, "requirements.txt", set()), *_in_pyproject(directory)]
+    if not stated:
+        return []
+    from packaging.requirements import InvalidRequirement, Requirement  # slow to import
+
     versions = _installed(sys_path)
     target = {"python_full_version": python, "python_version": ".".join(python.split(".")[:2]), "extra": ""}
     lacking = []
-    for file, text in (*_in_requirements(directory, "requirements.txt", set()), *_in_pyproject(directory)):
+    for file, text in stated:
         try:
             requirement = Requirement(text)
             if requirement.marker is not None and not requirement.marker.evaluate(target):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
+from repro_env.environment.secrets import runs
 from repro_env.schema import credentials
 from repro_env.schema.credentials import (
     is_app_password,
@@ -21,24 +23,44 @@ from repro_env.schema.credentials import (
 from repro_env.schema.patterns import lazy
 
 SETTING = "key or password in a setting"
+LEAD = 28
+"""Bytes before a run in which a token with dots or slashes may begin (`hooks.slack.com/...`)."""
+_NEAR = 80
+"""Bytes on each side of a run in which the mark of a long value may be."""
 _AROUND = 300
 """Bytes on each side of a value that show whether it is public, or to which key it belongs."""
 Match = re.Match[bytes]
+Judge = Callable[[bytes, Match], bool]
+
+
+class Form(NamedTuple):
+    """What kind of bytes are searched."""
+
+    text: bool
+    """Named values count too."""
+    program: bool = False
+    """A binary with symbol names."""
+    code: bool = False
+    """Program text, in which an unquoted value is an expression."""
 
 
 class Rule(NamedTuple):
     kind: str
     marks: tuple[bytes, ...]
-    """In lower case. Every match has one of them."""
+    """Every match has one of them."""
     pattern: re.Pattern[bytes]
     """Its first group that matches is the value."""
-    judge: Callable[[bytes, Match], bool]
+    judge: Judge
     """Whether a match (in all bytes) is a secret."""
-    before: int
+    before: int = 0
     """How many bytes before the mark a match may begin; 0 if it begins with the mark."""
+    near: int = 0
+    """How far from a long run of letters and digits the mark may be; 0: anywhere."""
+    first: str = ""
+    """A pattern that every match has from its mark on, if not the marks alone: what an engine looks for."""
 
-    def secret(self, data: bytes, position: int, *, code: bool) -> Match | None:
-        """Return the secret at a mark. `code`: whether the bytes are program text, in which an unquoted value is an expression."""
+    def secret(self, data: bytes, position: int, form: Form) -> Match | None:
+        """Return the secret at a mark."""
         if self.before:
             matches = self.pattern.finditer(data, max(0, position - self.before), position + _AROUND)
             match = next((match for match in matches if match.start() <= position < match.end()), None)
@@ -46,8 +68,25 @@ class Rule(NamedTuple):
             match = self.pattern.match(data, position)
         if match is None or not self.judge(data, match):
             return None
-        is_harmless = self.kind == SETTING and (_is_public(data, match) or _is_expression(data, match, code=code))
-        return None if is_harmless else match
+        if self.kind == SETTING and (_is_public(data, match) or _is_expression(data, match, code=form.code)):
+            return None
+        if self.near == LEAD and not _is_word(data, match, form):
+            return None
+        ends_after = position + 3 if self.near == LEAD else position - self.near + 2
+        if self.near and not runs.is_near(data, ends_after, position + self.near, program=form.program):
+            return None
+        return match
+
+
+def _is_word(data: bytes, match: Match, form: Form) -> bool:
+    """Whether a token begins with a word, as it must in text and programs, and is not the name of a symbol."""
+    if form.program and len(_SYMBOL.findall(match[0])) > 1:
+        return False
+    return _WORD.match(data, match.start()) is not None if form.text or form.program else True
+
+
+def _is_discord(data: bytes, match: Match) -> bool:
+    return is_random(match[0].decode("latin-1")) and not runs.continues(data, match.start())
 
 
 def _value(match: Match) -> str:
@@ -187,39 +226,6 @@ def _bytes(pattern: str, flags: int = re.DOTALL) -> re.Pattern[bytes]:
 
 
 _QUOTE = r"[rbfu]{0,2}\\?[\"'`]"
-_BETWEEN = (
-    # What is between a name and its value: `x`, `x"`, `x")`, then the sign, `: str =`, `default=`, `value=`, a new line,
-    # `|` or `>` of YAML and a new line.
-    r"[\"'`)\]\\]{0,4}(?:"
-    r"[ \t]{0,20}(?:=>|:=|<<?-|:\s{0,4}[\w.\[\], |]{1,40}=(?!=)|[=:](?!=)|,(?=\s{0,4}[\"']))\s{0,40}\(?\s{0,40}(?:SecretStr\()?"
-    # `["x", "y"]`, `{"a": "x"}`, a list below the name in YAML
-    r"(?:[\[({]\s{0,40}(?:[\"'][^\"'\n]{0,60}[\"']\s{0,4}:\s{0,40})?|-[ \t]{1,4})?"
-    r"|[\"']?:[ \t]{1,8}[|>][-+1-9]{0,2}[ \t]{0,8}\r?\n[ \t]{1,40}"
-    r"|[\"'][^\n]{0,80}?(?:default|value)\s{0,4}=\s{0,4}|\n\s{0,20}value:[ \t]|[\"']?>|[ \t]is[ \t]|[ \t]{1,8}(?=[^\s=:]))"
-)
-_OR = (
-    # `getpass() or "x"`, `a if b else "x"`, `get("NAME") or "x"`
-    r"(?:[\"'`)\]]{0,4}[ \t]{0,20}=[ \t]{0,20}(?![\s\"'=])(?:[^\n\"'#,;(]|\([^()\n]{0,60}\)){1,80}?[ \t](?:or|else|\|\||\?\?)"
-    r"|[\"'`)\]]{0,4}[ \t]{1,4}(?:or|\|\||\?\?))[ \t]{1,4}(?=[rb]?[\"'])"
-)
-_VALUE = rf"(?:{_QUOTE}([^\"'`\\\n]{{8,200}})\\?[\"'`]|([^\s\"'`,;&<>(){{}}\[\]|\\]{{8,200}}))"
-_NAMED = rf"(?i:{credentials.NAMES}s?\d{{0,2}}(?:{_OR}|{_BETWEEN})|{credentials.SHORT}\\?[\"'\]]{{0,2}}[ \t]{{0,20}}(?:=>|:=|[=:](?!=))[ \t]{{0,20}}){_VALUE}"
-_KEYED = rf"(?i:(?:key|token|authorization|auth|wandb)s?{_BETWEEN})(?:[rbu]?\\?[\"'`])?([A-Za-z0-9+/_.-]{{16,200}}={{0,2}})(?![A-Za-z0-9_(\[*])"
-_BEARER = r"(?i:bearer|authorization[\"']?\s{0,4}[:=,]\s{0,4}[\"']?(?:basic|token|apikey))\s{1,4}([A-Za-z0-9._~+/=-]{16,200})"
-_PAIR = rf"\(\s{{0,20}}{_QUOTE}[^\"'\\\n]{{1,80}}\\?[\"'],\s{{0,20}}(?:password\s?=\s?)?{_QUOTE}([^\"'\\\n]{{8,100}})\\?[\"']"
-"""`("ann", "...")`: a user name and a password."""
-_LOGIN = rf"(?i:login|auth)(?:[\"']?\s{{0,4}}[:=]\s{{0,4}})?(?:{_PAIR}|\([^)\n]{{0,80}}?[\"']([0-9a-f]{{40}})\\?[\"']|(?: --?[\w-]{{1,30}})*[ =]([0-9a-f]{{40}})\b)"
-_CONNECT = (
-    rf"\(\s{{0,20}}{_QUOTE}[^\"'\n]{{0,80}}[\"'](?=\s{{0,20}},)((?:\s{{0,20}},\s{{0,20}}{_QUOTE}[^\"'\n]{{0,100}}[\"']){{1,4}})"
-)
-"""`("host", "ann", "...")`: positional arguments. The first is not a password."""
-_COMET = r"(?:Experiment|comet_ml\.\w{1,20}|API)\(\s{0,20}\\?[\"']([A-Za-z0-9]{25})\\?[\"']"
-_SIGNED = r"[?&;](?:X-(?:Amz|Goog)-)?(?:Signature|sig)=((?:[A-Za-z0-9_~+/-]|%[0-9A-F]{2}){32,})"
-_AUTH = r"(?:\"auth\"\s*:|_(?:auth|password)\s*=)\s*\"?([A-Za-z0-9+/]{16,}={0,2})"
-_OPTION = r" -(?:[upPakw]|-user|-proxy-user|-pass\w*)[ =]{0,2}[\"']?(?:[\w.@-]{1,60}:)?([^\s\"'`$:]{8,200})"
-_NAMED_KEY = rf"(?i:(?<=[a-z_-])(?:key|token)s?\d{{0,2}}(?:{_OR}|{_BETWEEN}))(?:{_QUOTE}([A-Za-z0-9]{{16,64}})\\?[\"'`]|([A-Za-z0-9]{{16,64}})(?![^\s\"'`,;&<>\\]))"
-_KUBERNETES = r"kind: Secret\b(?:(?!\n---).){0,1900}?\b(?:data|stringData):[ \t\r]*((?:\n(?:[ \t][^\n]*)?)+)"
-_PART = r"(?:[^\s/:@'\"`<>{}$%()\[\]*\\,;|&#?]|%[0-9A-Fa-f]{2})"
 _NAME = _bytes(rf"{credentials.NAMES}s?\d{{0,2}}(?=[^A-Za-z0-9_-])", re.IGNORECASE)
 _AWS_SECRET = _bytes(
     r"(?<![A-Za-z0-9/+=_-])(?=[^\s]{0,39}[a-z])(?=[^\s]{0,39}[A-Z])(?=[^\s]{0,39}[0-9])[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+=_-])"
@@ -250,61 +256,69 @@ _QUOTES = (b'"""', b"'''", b"`")
 """Quotes of multi-line strings."""
 
 
-def _rule(kind: str, marks: str, pattern: str, judge: Callable[[bytes, Match], bool], before: int = 0) -> Rule:
-    """`marks`: separated by `|`."""
-    return Rule(kind, tuple(marks.encode().split(b"|")), _bytes(pattern), judge, before)
+_SYMBOL = lazy(rb"[A-Z][a-z]{4,}|[a-z]{6,}")
+"""Words in a symbol name of a program. A name with two of them is not a token."""
+_WORD = lazy(rb"(?<![A-Za-z0-9])|(?<=\\[nrt])|(?<=%[0-9A-F]{2})")
 
 
-# Values of any characters, in all files.
-_IN_ALL = (
-    _rule("private key", "-----begin ", credentials.PRIVATE_KEY.pattern, _is_any),
-    _rule("password in a URL", "://", rf"://({_PART}{{0,100}}):({_PART}{{3,200}})@([A-Za-z0-9.-]+)", _is_url),
-    _rule("token in a URL", "://", r"://([A-Za-z0-9_-]{16,100})@[A-Za-z0-9-]+\.", _is_random),
-    _rule("password in a JDBC address", "jdbc:oracle:", r"jdbc:oracle:\w+:[\w.-]{1,60}/[^\s@\"'/]{6,100}@", _is_any),
-)
-# Values of any characters, in text.
-_IN_TEXT = (
-    _rule(SETTING, "pass|pw|secret|credential", _NAMED, _is_password),
-    _rule(SETTING, "key|token", _NAMED_KEY, _is_named_key),
-    _rule(SETTING, "login|auth", _LOGIN, _is_login),
-    _rule("password in a call", "connect(", rf"(?i:connect){_CONNECT}", _is_positional),
-    _rule("password in a command", " -", _OPTION, _is_option),
-    _rule("secret of Kubernetes", "kind: secret", _KUBERNETES, _is_kubernetes),
-    _rule("password of a .netrc", "pass", r"password\s+(\S{6,})", _is_netrc),
-)
-# Values that are long runs of letters and digits, in all files.
-_LONG_IN_ALL = (
-    _rule("AWS secret key", "akia|asia", credentials.AWS_ID.pattern, _is_aws_id),
-    *(
-        _rule(kind.name, "|".join(kind.needles).lower(), kind.pattern, _is_token, before=100)
-        for kind in credentials.WITHIN
-        if kind.name != "Discord token"
-    ),
-)
-# Values that are long runs of letters and digits, in text.
-_LONG_IN_TEXT = (
-    _rule(SETTING, "key|token|auth|wandb", _KEYED, _is_keyed),
-    _rule("HTTP credentials", "bearer|authorization", _BEARER, _is_random),
-    _rule("package index token", "cloudsmith.io/", r"cloudsmith\.io/(?:basic/)?([A-Za-z0-9]{16})/", _is_short),
-    _rule("Comet key", "experiment(|comet_ml.|api(", _COMET, _is_random),
-    _rule("conda channel token", "/t/", r"/t/([A-Za-z]{2}-[0-9a-f-]{20,})/", _is_any),
-    _rule("signed URL", "signature=|sig=", _SIGNED, _is_random, before=8),
-    _rule("Kaggle key", '"key"', r"\"key\"\s*:\s*\"([0-9a-f]{32})\"", _is_random),
-    _rule("registry credentials", '"auth"|_auth|_password', _AUTH, _is_short),
-    _rule("private key (PuTTY)", "private-lines:", r"Private-Lines: \d+\s+[A-Za-z0-9+/=]{20,}", _is_any),
-    _rule("private key (JWK)", '"d|"k', r"\"[dk]\\?\"\s*:\s*\\?\"[A-Za-z0-9_-]{20,}", _is_part_of_jwk),
-)
+def _encoded(marks: Iterable[str]) -> tuple[bytes, ...]:
+    return tuple(map(str.encode, marks))
 
 
-def _by_mark(rules: Sequence[Rule]) -> dict[bytes, list[Rule]]:
+def _of_token(kind: credentials.Kind, judge: Judge, before: int, near: int) -> Rule:
+    pattern = _bytes(kind.pattern if before else kind.end)
+    return Rule(kind.name, _encoded(kind.needles), pattern, judge, before, near, kind.end)
+
+
+_KINDS = [*filter(lambda kind: kind.is_word, credentials.TOKENS), credentials.ENCODED_KEY]
+WORDS = [_of_token(kind, _is_token, 0, LEAD) for kind in _KINDS]
+"""Tokens that begin with their mark."""
+DISCORD, *_WITHIN = (_of_token(kind, _is_token, 100, _NEAR) for kind in credentials.TOKENS if not kind.is_word)
+DISCORD = DISCORD._replace(judge=_is_discord, before=28)
+"""Its mark is a dot, of which there are many: only those after a run count."""
+_PARTS = {
+    "<names>": credentials.NAMES,
+    "<short>": credentials.SHORT,
+    "<quote>": _QUOTE,
+    "<private_key>": credentials.PRIVATE_KEY.pattern,
+    "<aws_id>": credentials.AWS_ID.pattern,
+}
+_JUDGES = {
+    judge.__name__.removeprefix("_is_"): judge
+    for judge in (
+        *(_is_any, _is_random, _is_short, _is_url, _is_password, _is_positional, _is_login, _is_keyed, _is_named_key),
+        *(_is_part_of_jwk, _is_aws_id, _is_netrc, _is_option, _is_kubernetes),
+    )
+}
+_ROWS = list(credentials.rows(Path(__file__).with_name("rules.txt"), _PARTS))
+
+
+def _in(where: str) -> Iterator[Rule]:
+    for kind, judge, files, near, before, marks, first, pattern in _ROWS:
+        if files == where:
+            yield Rule(kind, _encoded(marks.split("|")), _bytes(pattern), _JUDGES[judge], int(before), int(near), first)
+
+
+IN_ALL = (*WORDS, DISCORD, *_WITHIN, *_in("all"))
+IN_TEXT = tuple(_in("text"))
+"""In text; their marks are in lower case."""
+
+
+def _by_mark(rules: Iterable[Rule], length: int = 100) -> Mapping[bytes, Sequence[Rule]]:
+    """`length`: how much of each mark counts."""
     by_mark: dict[bytes, list[Rule]] = {}
     for rule in rules:
         for mark in rule.marks:
-            by_mark.setdefault(mark, []).append(rule)
+            by_mark.setdefault(mark[:length], []).append(rule)
     return by_mark
 
 
-RULES = {False: _by_mark(_IN_ALL), True: _by_mark((*_IN_ALL, *_IN_TEXT))}
-"""Whether a file is text -> mark -> rules."""
-RULES_OF_RUNS = {False: _by_mark(_LONG_IN_ALL), True: _by_mark((*_LONG_IN_ALL, *_LONG_IN_TEXT))}
-"""The same for values that are long runs of letters and digits, so that only marks near such runs count."""
+HEADS = _by_mark(WORDS, 3)
+MARKS = {
+    (text, near_runs): _by_mark(
+        rule for rule in rules if bool(rule.near) is near_runs and rule.near != LEAD and rule is not DISCORD
+    )
+    for text, rules in ((False, IN_ALL), (True, IN_TEXT))
+    for near_runs in (False, True)
+}
+"""(whether they count in text only and are in lower case, whether they count near runs only) -> mark -> rules."""

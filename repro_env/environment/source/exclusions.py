@@ -29,34 +29,35 @@ from repro_env.environment.git.command import NOT_TEXT
 from repro_env.environment.system.tree import parent_directories
 from repro_env.schema.environment import Excluded
 from repro_env.schema.globs import Glob
+from repro_env.schema.patterns import lazy
 
 CACHES = frozenset(
     {"__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".ipynb_checkpoints", "node_modules", ".tox", ".nox"}
 )
 STORES = frozenset({".git", ".hg", ".svn"})
 """Directories of version control."""
-LIBRARY = re.compile(r".+\.so(?:\.\d+)*")
+LIBRARY = lazy(r".+\.so(?:\.\d+)*")
 """`x.cpython-311-x86_64-linux-gnu.so`, `x.abi3.so`, `x.so`, `libx.so.1`: libraries that were built in place."""
-EXTENSION = re.compile(r".+\.(?:cpython-[A-Za-z0-9_-]+|abi3)\.so")
+EXTENSION = lazy(r".+\.(?:cpython-[A-Za-z0-9_-]+|abi3)\.so")
 """Extension modules with a tag of Python in their names."""
 DATA = 10_000_000
 """Maximum bytes of ignored data in a package that are kept without --include: of a single file, or of an ignored directory."""
 MANY = 20_000
 """Maximum number of files of an ignored directory that a live run sees."""
 _VENV_PARTS = frozenset({"bin", "include", "lib", "lib64", "share", "pyvenv.cfg"})
-_METADATA = re.compile(r".+\.(?:egg|dist)-info")
+_METADATA = lazy(r".+\.(?:egg|dist)-info")
 """Directories in which an editable project keeps its name, version and entry points."""
-_PRIVATE = re.compile(
+_PRIVATE = lazy(
     r".*(?:secret|credential|passw|token(?!i[sz])|private|service_?account|htpasswd)|(?:local_settings|settings_local|config_local|local_config)\b"
     r"|.*\.(?:pem|key|p12|pfx|jks|keystore|gpg|asc)$|id_(?:rsa|dsa|ecdsa|ed25519)|\.(?:netrc|pypirc|npmrc|aws|ssh)",
     re.IGNORECASE,
 )
 """Files that are probably private. They are reported, and kept only with --include."""
-_LEFTOVER = re.compile(
+_LEFTOVER = lazy(
     r".*\.(?:log|tmp|temp|swp|swo|bak|orig|rej|pid|prof|lprof|pyc|pyo)|.*~|\.DS_Store|Thumbs\.db|\.coverage.*|events\.out\.tfevents.*"
 )
 """Temporary files and logs of programs, which are not part of a package."""
-_RUN = re.compile(r"[0-9]{8}T[0-9]{6}Z-.+-[0-9a-f]{8}")
+_RUN = lazy(r"[0-9]{8}T[0-9]{6}Z-.+-[0-9a-f]{8}")
 """The name of a run's directory."""
 _MOST_ROWS = 200
 """Maximum number of rows with the same reason in `excluded`; more rows are summed up by directory."""
@@ -68,7 +69,7 @@ USUAL_REASONS = frozenset({_OWN_OUTPUT, _STORE, _CACHE, _VENV, _CONDA, _RUNS})
 """Reasons that need no explanation, since no run needs these files from the source. Their sizes are not measured."""
 
 
-class Rules:
+class Exclusions:
     """Decide for each path of `walk` whether to skip it, and record what is left out."""
 
     def __init__(

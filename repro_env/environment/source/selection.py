@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from repro_env.environment.git.command import NOT_TEXT
-from repro_env.environment.source.exclusions import MANY, Rules
+from repro_env.environment.source.exclusions import MANY, Exclusions
 from repro_env.environment.system.tree import parent_directories
 from repro_env.io.files import Found, chunks_of, walk
 from repro_env.schema import redact
@@ -44,7 +44,7 @@ class SourceTree(msgspec.Struct, frozen=True):
     """Bytes of the files in the snapshot."""
     problems: tuple[str, ...] = ()
     """What may be missing in a run, or could not be determined: one line each."""
-    notes: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
     """What the user should know, but is not a problem: one line each."""
     ignored: tuple[str, ...] = ()
     """Directories that a pattern of git ignores, even if something in them is kept; sorted."""
@@ -81,37 +81,37 @@ def look(
     root = Path(os.path.abspath(root))  # noqa: PTH100 - `resolve` would move the source to another path
     if not root.is_dir():
         raise SourceError("is not a directory", where=str(root), hint="name the directory of your code with --source")
-    rules = Rules(root, globs(include), globs(exclude), never, measure=facts, data=data)
-    listed = _walk(root, rules, limit=20 * cap + data)
-    found = _without_unneeded([entry for entry in listed if entry.path not in rules.data], rules)
+    skips = Exclusions(root, globs(include), globs(exclude), never, measure=facts, data=data)
+    listed = _walk(root, skips, limit=20 * cap + data)
+    found = _without_unneeded([entry for entry in listed if entry.path not in skips.data], skips)
     size = sum(entry.size for entry in found)
     if size > cap:
         raise _too_large(found, size, cap, root)
-    notes = _check_secrets(root, found, not_secret, cache) if facts else []
-    missing = sorted(rules.missing)[:_NAMED]
+    remarks = _check_secrets(root, found, not_secret, cache) if facts else []
+    missing = sorted(skips.missing)[:_NAMED]
     problems = [
         *_link_problems(root, found),
         *(
             f"no path of the source matches --exclude {text}"
-            for text, glob in zip(exclude, rules.exclude, strict=True)
+            for text, glob in zip(exclude, skips.exclude, strict=True)
             if not glob.hit
         ),
-        *(f"--include {text} adds nothing" for text, glob in zip(include, rules.include, strict=True) if not glob.hit),
+        *(f"--include {text} adds nothing" for text, glob in zip(include, skips.include, strict=True) if not glob.hit),
         *(f"git ignores {path}, but Python may need it; add it with --include {path}" for path in missing),
-        *([f"git ignores {more} more paths that Python may need"] if (more := len(rules.missing) - len(missing)) > 0 else []),
-        *rules.problems,
+        *([f"git ignores {more} more paths that Python may need"] if (more := len(skips.missing) - len(missing)) > 0 else []),
+        *skips.problems,
     ]
     return SourceTree(
         root=root,
         found=found,
-        git=rules.git and _in_snapshot(rules.git, {entry.path for entry in found}),
-        excluded=rules.rows(),
+        git=skips.git and _in_snapshot(skips.git, {entry.path for entry in found}),
+        excluded=skips.rows(),
         size=size,
-        ignored=tuple(sorted(rules.ignored_directories)),
-        data=_data(listed, found, rules, data) if data else (),
-        unseen=rules.unseen,
+        ignored=tuple(sorted(skips.ignored_directories)),
+        data=_data(listed, found, skips, data) if data else (),
+        unseen=skips.unseen,
         problems=tuple(sorted({redact.line(problem) for problem in problems if problem})),
-        notes=tuple(sorted(set(notes))),
+        remarks=tuple(sorted(set(remarks))),
     )
 
 
@@ -143,14 +143,14 @@ def _in_environment(root: Path, directory: str) -> bool:
     return any((root / path / mark).exists() for path in paths for mark in ("pyvenv.cfg", "conda-meta"))
 
 
-def _walk(root: Path, rules: Rules, *, limit: int) -> list[Found]:
+def _walk(root: Path, skips: Exclusions, *, limit: int) -> list[Found]:
     """List everything that is not skipped. Stops after `limit` bytes, so that a huge directory is rejected early."""
     listing: list[Found] = []
     size = 0
     try:
-        for entry in walk(root, skip=rules.skip):
+        for entry in walk(root, skip=skips.skip):
             if entry.kind == "other":
-                rules.add_special(entry.path)
+                skips.add_special(entry.path)
                 continue
             listing.append(entry)
             size += entry.size
@@ -163,16 +163,16 @@ def _walk(root: Path, rules: Rules, *, limit: int) -> list[Found]:
     return listing
 
 
-def _without_unneeded(listing: Sequence[Found], rules: Rules) -> tuple[Found, ...]:
+def _without_unneeded(listing: Sequence[Found], skips: Exclusions) -> tuple[Found, ...]:
     """Return the listing without directories that were only walked and have no entry in the snapshot."""
-    needed = {parent for entry in listing if not rules.is_only_parent(entry.path) for parent in parent_directories(entry.path)}
-    return tuple(entry for entry in listing if not rules.is_only_parent(entry.path) or entry.path in needed)
+    needed = {parent for entry in listing if not skips.is_only_parent(entry.path) for parent in parent_directories(entry.path)}
+    return tuple(entry for entry in listing if not skips.is_only_parent(entry.path) or entry.path in needed)
 
 
-def _data(listed: Sequence[Found], found: Sequence[Found], rules: Rules, limit: int) -> tuple[Found, ...]:
+def _data(listed: Sequence[Found], found: Sequence[Found], skips: Exclusions, limit: int) -> tuple[Found, ...]:
     """Return up to `limit` bytes of git-ignored data: the smallest ignored paths, each complete, and their directories."""
     sizes: dict[str, int] = defaultdict(int)
-    outer = {entry.path: path for entry in listed if (path := rules.data_of(entry.path)) is not None}
+    outer = {entry.path: path for entry in listed if (path := skips.data_of(entry.path)) is not None}
     for entry in listed:
         if entry.path in outer:
             sizes[outer[entry.path]] += entry.size
@@ -181,7 +181,7 @@ def _data(listed: Sequence[Found], found: Sequence[Found], rules: Rules, limit: 
     for path in sorted(sizes, key=lambda path: (sizes[path], path)):
         total += sizes[path]
         if total > limit or len(ignored_paths) == MANY:
-            rules.unseen[path] = _megabytes(sizes[path])
+            skips.unseen[path] = _megabytes(sizes[path])
         else:
             ignored_paths.add(path)
     chosen = {entry.path for entry in listed if outer.get(entry.path) in ignored_paths}
@@ -191,7 +191,7 @@ def _data(listed: Sequence[Found], found: Sequence[Found], rules: Rules, limit: 
 
 
 def _check_secrets(root: Path, found: Sequence[Found], declared: Sequence[str], cache: FactCache | None) -> list[str]:
-    """Return notes on files that the user declared not secret. Raises `SourceError` with all other secrets."""
+    """Return remarks on files that the user declared not secret. Raises `SourceError` with all other secrets."""
     from repro_env.environment.secrets.bundles import SecretSearch  # slow to import, and `exec` does not search
 
     search = SecretSearch(declared, cache)

@@ -21,13 +21,12 @@ same for every environment that needs these packages, whatever vendor libraries 
 
 from __future__ import annotations
 
-import functools
 import mmap
 import os
 import re
 import shutil
 import stat
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -38,12 +37,13 @@ from repro_env.environment.system import libraries as systemlibraries
 from repro_env.environment.system.libraries import Needs, SystemLibraries
 from repro_env.environment.system.packages import Database, Package
 from repro_env.environment.system.programs import Program, find
-from repro_env.environment.system.tree import LiveTree, Tree, list_names, real, within
+from repro_env.environment.system.tree import LiveTree, Resolver, Tree, list_links, list_names, real, within
 from repro_env.oci.entry import sort_with_parents
 from repro_env.oci.paths import SYSTEM_PATH
 from repro_env.schema import redact
 from repro_env.schema.environment import Bundled, SharedLibrary, SystemPackage
 from repro_env.schema.errors import LockError
+from repro_env.store.facts import FactCache
 from repro_env.store.hashes import FileHashes
 
 SHELL_PROGRAMS = ("sh", "awk")
@@ -89,7 +89,7 @@ class SystemFiles(msgspec.Struct, frozen=True, kw_only=True):
     """LD_LIBRARY_PATH of the image: the captured directories that the image has, in order."""
     unknown: tuple[str, ...]
     """What could not be found, read or determined: one line each."""
-    notes: tuple[str, ...]
+    remarks: tuple[str, ...]
     """Information for the user that is not a problem: one line each."""
 
 
@@ -112,9 +112,9 @@ def system_files(needs: Needs, system: Database, hashes: FileHashes) -> SystemFi
     chosen = _packages(system, owners, [*basics, *libraries.paths], requested)
 
     missing: list[str] = []
-    tree = LiveTree()
+    tree, resolve = LiveTree(), Resolver()
     for package in chosen:
-        missing += _collect(tree, system, package, _translations(locale))
+        missing += _collect(tree, system, package, _translations(locale), resolve)
     unpackaged_paths = _unpackaged_paths(needs, libraries, requested, owners)
     for path in sorted(unpackaged_paths):
         unpackaged.follow(path)
@@ -125,13 +125,13 @@ def system_files(needs: Needs, system: Database, hashes: FileHashes) -> SystemFi
             unpackaged.follow(path)
     for link in ("/bin", "/bin/sh", "/lib", "/lib64", "/sbin", OS_RELEASE, "/etc/localtime", "/etc/timezone"):
         tree.follow(link)
-    _add_alternatives(tree)
+    _add_alternatives(tree, resolve)
     _add_locale(tree, locale)
     _add_certificates(tree)
 
     library_path, uncaptured = _library_path(needs, libraries, tree, unpackaged)
     libpython = needs.facts.interpreter.libpython
-    base_cache, cache = _loader_cache([tree], libpython), _loader_cache([tree, unpackaged], libpython)
+    base_cache, cache = _loader_caches(tree, unpackaged, libpython)
     tree.generate("/etc/passwd", PASSWD)
     tree.generate("/etc/group", GROUP)
     tree.generate("/etc/nsswitch.conf", NSSWITCH)
@@ -157,14 +157,14 @@ def system_files(needs: Needs, system: Database, hashes: FileHashes) -> SystemFi
         libraries=_used_libraries(system, libraries, owners, digests),
         library_path=library_path,
         unknown=tuple(sorted(map(redact.line, {*libraries.unknown, *missing, *uncaptured}))),
-        notes=tuple(sorted(map(redact.line, {*libraries.notes, *([note] if bundled else [])}))),
+        remarks=tuple(sorted(map(redact.line, {*libraries.remarks, *([note] if bundled else [])}))),
     )
 
 
-def database(root: Path) -> Database:
-    """The machine's package database. Raises `LockError` if it is not supported."""
+def database(root: Path, facts: FactCache | None = None) -> Database:
+    """The machine's package database. `facts` keeps what was read of it. Raises `LockError` if it is not supported."""
     if dpkg.present(root):
-        return dpkg.Database(root)
+        return dpkg.Database(root, facts)
     if rpm.present(root):
         return rpm.Database(root)
     raise LockError(
@@ -186,7 +186,9 @@ def _packages(
     return system.with_dependencies(roots)
 
 
-def _collect(tree: LiveTree, system: Database, package: Package, translations: frozenset[str]) -> list[str]:
+def _collect(
+    tree: LiveTree, system: Database, package: Package, translations: frozenset[str], resolve: Callable[[str], str]
+) -> list[str]:
     """Add a package's files to the tree. Returns a line for each file that cannot be included."""
     excluded = []
     for path in system.files(package):
@@ -198,7 +200,7 @@ def _collect(tree: LiveTree, system: Database, package: Package, translations: f
         elif file.kind == "file" and not _is_public(f"/{file.path}"):
             tree.remove(f"/{file.path}")
             excluded.append(f"{path} ({package.name}) is not readable by all users and is left out")
-        elif file.kind == "link" and not within(target := real(path), _VIRTUAL) and not _is_system_path(target):
+        elif file.kind == "link" and not within(target := resolve(path), _VIRTUAL) and not _is_system_path(target):
             tree.follow(path)  # the file was replaced by a link
     return excluded
 
@@ -245,12 +247,11 @@ def _is_system_path(path: str) -> bool:
     )
 
 
-def _add_alternatives(tree: LiveTree) -> None:
+def _add_alternatives(tree: LiveTree, resolve: Resolver) -> None:
     """Add the programs that link to an alternative (update-alternatives(1)) whose target is in the tree."""
     for directory in ("/usr/bin", "/usr/sbin"):
-        for name in list_names(directory):
-            path = f"{directory}/{name}"
-            if Path(path).is_symlink() and os.readlink(path).startswith("/etc/alternatives/") and real(path) in tree:  # noqa: PTH115
+        for path in list_links(directory):
+            if os.readlink(path).startswith("/etc/alternatives/") and resolve(path) in tree:  # noqa: PTH115
                 tree.follow(path)
 
 
@@ -330,16 +331,16 @@ def _library_path(needs: Needs, libraries: SystemLibraries, tree: LiveTree, unpa
     return ":".join(captured), unknown
 
 
-def _loader_cache(trees: Sequence[LiveTree], libpython: str | None) -> bytes:
-    """This machine's loader cache, with only the lines whose libraries are in the trees, and that of libpython."""
-    real_directory = functools.cache(real)
-
-    def is_captured(library: ldcache.Library) -> bool:
-        directory, _, name = library.path.rpartition("/")
-        path = f"{real_directory(directory)}/{name}"
-        return any(path in tree for tree in trees) or real(path) == libpython
-
-    return ldcache.write(filter(is_captured, loader.host_cache()))
+def _loader_caches(tree: LiveTree, unpackaged: LiveTree, libpython: str | None) -> tuple[bytes, bytes]:
+    """This machine's loader cache, with only the lines whose libraries are in the first tree or in both, and that of libpython."""
+    resolve = Resolver()
+    lower, both = [], []
+    for library in loader.host_cache():
+        path = resolve.parent(library.path)
+        is_lower = path in tree or (libpython is not None and resolve(path) == libpython)
+        lower += [library] * is_lower
+        both += [library] * (is_lower or path in unpackaged)
+    return ldcache.write(lower), ldcache.write(both)
 
 
 def _describe_unpackaged(paths: Sequence[str], directories: Sequence[str], sizes: Mapping[str, int]) -> tuple[Bundled, ...]:

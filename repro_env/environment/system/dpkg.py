@@ -5,15 +5,24 @@ dpkg is not started: `info/*.list` has the files of each package.
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import os
 import re
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any, TypeVar
 
 import msgspec
 
 from repro_env.environment.system import packages
 from repro_env.environment.system.packages import Package, Relations
+from repro_env.io.files import key_of
+from repro_env.schema import codec
 from repro_env.schema.errors import LockError
+from repro_env.store.facts import FactCache
+from repro_env.store.hashes import SETTLED
 
 SHELL = (
     "base-files", "bash", "ca-certificates", "coreutils", "dash", "findutils", "grep", "gzip", "hostname", "libc-bin",
@@ -27,6 +36,9 @@ EXCLUDED = re.compile(
 )
 UNDECLARED = (("libapt-pkg", "dpkg"),)
 """libapt-pkg reads dpkg's tables of architectures."""
+_KIND = "dpkg"
+"""Kind of what is kept of a database, by the state of its files."""
+T = TypeVar("T")
 _NAME = re.compile(r"\s*([a-z0-9][a-z0-9+.-]*)")
 _FIELD = re.compile(r"^([\w-]+):(.*(?:\n[ \t].*)*)", re.MULTILINE)
 """A line that begins with white space continues the line before."""
@@ -55,18 +67,33 @@ class Database(packages.Database):
     universal = "all"
     separator = ":"
 
-    def __init__(self, root: Path = Path("/")) -> None:
+    def __init__(self, root: Path = Path("/"), facts: FactCache | None = None) -> None:
+        """`facts`: keeps what was read until a file of the database changes."""
         self._directory = root / "var/lib/dpkg"
-        self._paragraphs = dict(_paragraphs(self._directory / "status"))
+        self._facts, self._state, self._lists = facts, *_state(self._directory)
+        self._paragraphs = dict(
+            self._keep("status", list[tuple[Package, Paragraph]], lambda: list(_paragraphs(self._directory / "status")))
+        )
         # An image of ours has no dpkg.
         native = next((package.architecture for package in self._paragraphs if package.name in ("dpkg", "base-files")), "")
         super().__init__(self._paragraphs, native)
         self._diversions = _diversions(self._directory / "diversions")
         self._usr_merge_links = _usr_merge_links(root)
+        self._files: dict[Package, list[str]] = {}
+
+    def _keep(self, name: object, into: Any, make: Callable[[], T]) -> T:
+        if self._facts is None or not self._state:
+            return make()
+        return self._facts.keep(_KIND, codec.digest((name, self._state)), into, make)
 
     def owners(self, paths: Iterable[str]) -> dict[str, tuple[Package, ...]]:
+        wanted = sorted(set(paths))
+        key = codec.digest_of(os.fsencode("\0".join(wanted)))
+        return self._keep((key, self._usr_merge_links), dict[str, tuple[Package, ...]], lambda: self._find_owners(wanted))
+
+    def _find_owners(self, paths: Iterable[str]) -> dict[str, tuple[Package, ...]]:
         paths_by_line: dict[bytes, list[str]] = {}
-        for path in set(paths):
+        for path in paths:
             names = self._spellings(path)
             names += [diversion.path for diversion in self._diversions if diversion.to in names]
             for name in names:
@@ -81,8 +108,11 @@ class Database(packages.Database):
         return {path: tuple(sorted(owners)) for path, owners in owners_by_path.items()}
 
     def files(self, package: Package) -> list[str]:
-        lines = self._list(package).decode(errors="surrogateescape").split("\n")
-        return [self._apply_diversion(package, line) for line in lines if line.startswith("/") and line != "/."]
+        if package not in self._files:
+            lines = self._list(package).decode(errors="surrogateescape").split("\n")
+            paths = [self._apply_diversion(package, line) for line in lines if line.startswith("/") and line != "/."]
+            self._files[package] = paths
+        return self._files[package]
 
     def database_files(self, packages: Iterable[Package]) -> dict[str, bytes]:
         """A status file with the unchanged paragraphs of these packages, sorted, and the list of files of each.
@@ -110,8 +140,8 @@ class Database(packages.Database):
 
     def _list_name(self, package: Package) -> str:
         """`name:arch.list` for packages that can be installed for several architectures, else `name.list`."""
-        exact = f"info/{package.name}:{package.architecture}.list"
-        return exact if (self._directory / exact).exists() else f"info/{package.name}.list"
+        exact = f"{package.name}:{package.architecture}.list"
+        return f"info/{exact if exact in self._lists else f'{package.name}.list'}"
 
     def _list(self, package: Package) -> bytes:
         try:
@@ -123,6 +153,21 @@ class Database(packages.Database):
                 where=str(self._directory / "info"),
                 hint="reinstall that package",
             ) from None
+
+
+def _state(directory: Path) -> tuple[str, frozenset[str]]:
+    """Return (a digest that changes with any file of the database, the names of its lists).
+
+    The digest is empty if a file changed too shortly before.
+    """
+    latest = time.time_ns() - SETTLED
+    with contextlib.suppress(FileNotFoundError):
+        files = {item.name: key_of(item.stat()) for item in os.scandir(directory / "info") if item.name.endswith(".list")}
+        keys = [key_of(path.stat()) if path.exists() else None for path in (directory / "status", directory / "diversions")]
+        is_settled = all(key is None or max(key[3:]) < latest for key in (*keys, *files.values()))
+        state = hashlib.sha256(msgspec.msgpack.encode((keys, sorted(files.items())))).hexdigest() if is_settled else ""
+        return state, frozenset(files)
+    return "", frozenset()
 
 
 def _paragraphs(path: Path) -> Iterator[tuple[Package, Paragraph]]:

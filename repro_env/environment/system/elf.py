@@ -13,7 +13,10 @@ from pathlib import Path
 
 import msgspec
 
+from repro_env.io.files import key_of
 from repro_env.schema.errors import LockError
+from repro_env.store.facts import FactCache
+from repro_env.store.hashes import FileFacts
 
 X86_64, AARCH64 = 62, 183
 """`e_machine`."""
@@ -41,6 +44,20 @@ class Elf(msgspec.Struct, frozen=True):
     rpath: tuple[str, ...]
     """Split at `:`; dropped by the loader when there is a `runpath`."""
     runpath: tuple[str, ...]
+
+
+class KeptElves:
+    """Reads files as `read`, and keeps what it read in the store until a file changes."""
+
+    def __init__(self, facts: FactCache, prefix: str) -> None:
+        """`prefix`: of the environment that needs the files."""
+        self._files = FileFacts[Elf | None](facts, "elf", os.fsencode(prefix).hex(), Elf | None, read)
+
+    def read(self, path: str) -> Elf | None:
+        return self._files.of(key_of(os.stat(path)), path)  # noqa: PTH116 - a path object takes longer
+
+    def save(self) -> None:
+        self._files.save()
 
 
 def read(path: str | Path) -> Elf | None:

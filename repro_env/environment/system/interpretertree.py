@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from repro_env.environment.python.selection import settings
-from repro_env.environment.system import loader
+from repro_env.environment.system import elf, loader
 from repro_env.environment.system.tree import LiveTree, Tree, links, list_names, real, within
 from repro_env.io.files import walk
 from repro_env.schema.environment import Interpretation, Interpreter
@@ -28,7 +28,9 @@ _SITE = frozenset({"site-packages", "dist-packages"})
 _OBJECTS = (".a", ".o")
 
 
-def interpreter_tree(facts: Interpretation, environ: Mapping[str, str], hashes: FileHashes) -> Tree:
+def interpreter_tree(
+    facts: Interpretation, environ: Mapping[str, str], hashes: FileHashes, read: loader.Reader = elf.read
+) -> Tree:
     """The tree of the interpreter. Raises `InterpreterError` if a part that Python needs is missing.
 
     `environ`: the environment variables of Python, for LD_LIBRARY_PATH.
@@ -49,7 +51,7 @@ def interpreter_tree(facts: Interpretation, environ: Mapping[str, str], hashes: 
         tree.add_directory(WHEELS)
     own = own_prefix(facts)
     if own:
-        for library in loader.host(environ).resolve(binaries(python), python.executable).libraries:
+        for library in loader.host(environ, read).resolve(binaries(python), python.executable).libraries:
             if within(real(library), [own]):
                 tree.follow(library)
     return tree.finish(hashes)

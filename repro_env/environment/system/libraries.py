@@ -13,8 +13,8 @@ from repro_env.environment.machine import frameworks
 from repro_env.environment.machine.gpus import is_driver
 from repro_env.environment.python.interpreter import StartupReport
 from repro_env.environment.python.sites import Site
-from repro_env.environment.system import interpretertree, loader
-from repro_env.environment.system.tree import Tree, real, within
+from repro_env.environment.system import elf, interpretertree, loader
+from repro_env.environment.system.tree import Resolver, Tree, real, within
 from repro_env.io.files import read_text
 from repro_env.schema.environment import Interpretation, SharedLibrary
 from repro_env.schema.frameworks import Frameworks
@@ -37,6 +37,7 @@ class Needs(msgspec.Struct, frozen=True, kw_only=True):
     """Packages that own a file directly in one of these are included."""
     other_layers: tuple[str, ...] = ()
     """Directories, besides the environment's and the interpreter's, whose files are in other layers."""
+    read: loader.Reader = elf.read
 
 
 class SystemLibraries(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,30 +52,31 @@ class SystemLibraries(msgspec.Struct, frozen=True, kw_only=True):
     drivers: frozenset[str]
     """Real paths of libraries of the GPU driver, which are not captured."""
     unknown: tuple[str, ...]
-    notes: tuple[str, ...]
+    remarks: tuple[str, ...]
 
 
 def find_system_libraries(needs: Needs, programs: Sequence[str]) -> SystemLibraries:
-    """Find the libraries, and describe in `unknown` and `notes` what is missing or left out. `programs`: files of `--with`."""
+    """Find the libraries, and describe in `unknown` and `remarks` what is missing or left out. `programs`: files of `--with`."""
     python = needs.facts.interpreter
     other_layers = (*_environment_directories(needs.facts), *needs.other_layers, *map(real, needs.other_layers))
     loaded = (*needs.startup.mapped, *needs.loaded)
-    machine = loader.host(needs.environ)
+    machine = loader.host(needs.environ, needs.read)
     parts = interpretertree.binaries(python)
-    interpreter_files = {real(part) for part in parts}
+    resolve = Resolver()
+    interpreter_files = {resolve(part) for part in parts}
     names = {path.rpartition("/")[2] for path in (*loaded, *needs.libraries)}
     names |= {facts.soname for path in (*loaded, *needs.libraries) if (facts := machine.facts(path))}
     closure = machine.resolve((*parts, *loaded, *needs.libraries, *programs), python.executable, names)
     unknown = [*loader.library_path(needs.environ)[1], *_preloaded(needs.environ), *sorted(machine.damaged)]
-    notes: list[str] = []
+    remarks: list[str] = []
     spelled: list[str] = []
     drivers: set[str] = set()
     for library in (*closure.libraries, *loaded):
-        real_path = real(library)
+        real_path = resolve(library)
         if real_path in interpreter_files or within(library, other_layers) or within(real_path, other_layers):
             continue
         if is_driver(library) or is_driver(real_path):
-            notes.append(f"{library} belongs to the GPU driver and is not captured: a run uses the driver of its machine")
+            remarks.append(f"{library} belongs to the GPU driver and is not captured: a run uses the driver of its machine")
             drivers.add(real_path)
         elif not Path(real_path).is_file():
             unknown.append(f"{library} is loaded but is not on this machine")
@@ -86,14 +88,14 @@ def find_system_libraries(needs: Needs, programs: Sequence[str]) -> SystemLibrar
     for (file, is_of_driver), missing_names in missing.items():
         verb = "is" if len(missing_names) == 1 else "are"
         line = f"{', '.join(missing_names)}, needed by {file}, {verb} not on this machine"
-        (notes if is_of_driver else unknown).append(line)
+        (remarks if is_of_driver else unknown).append(line)
     return SystemLibraries(
         other_layers=other_layers,
         spelled=tuple(sorted(spelled)),
-        paths=frozenset(map(real, spelled)),
+        paths=frozenset(map(resolve, spelled)),
         drivers=frozenset(drivers),
         unknown=tuple(unknown),
-        notes=tuple(notes),
+        remarks=tuple(remarks),
     )
 
 

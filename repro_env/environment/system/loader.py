@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -15,6 +15,8 @@ from repro_env.environment.system.elf import Elf
 from repro_env.environment.system.tree import list_names
 from repro_env.schema.errors import LockError
 
+Reader = Callable[[str], Elf | None]
+"""`elf.read`, or one that keeps what it read."""
 _TRIPLETS = {elf.X86_64: "x86_64-linux-gnu", elf.AARCH64: "aarch64-linux-gnu"}
 
 
@@ -33,8 +35,9 @@ class Closure(msgspec.Struct, frozen=True):
 class Loader:
     """The search rules of this machine: the loader's cache, its default directories and `LD_LIBRARY_PATH`."""
 
-    def __init__(self, cache: Iterable[ldcache.Library], path: Sequence[str] = ()) -> None:
+    def __init__(self, cache: Iterable[ldcache.Library], path: Sequence[str] = (), read: Reader = elf.read) -> None:
         """`path`: the absolute directories of `LD_LIBRARY_PATH`, in order."""
+        self._read_elf = read
         self._path = tuple(path)
         self._cache: dict[tuple[str, int], list[ldcache.Library]] = {}
         for library in cache:
@@ -49,7 +52,7 @@ class Loader:
         if path not in self._read:
             self._read[path] = None
             try:
-                self._read[path] = elf.read(path)
+                self._read[path] = self._read_elf(path)
             except LockError as error:
                 self.damaged.add(str(error))
             except PermissionError:
@@ -146,9 +149,9 @@ class Loader:
         return facts is not None and facts.machine == dependent.machine
 
 
-def host(environ: Mapping[str, str]) -> Loader:
+def host(environ: Mapping[str, str], read: Reader = elf.read) -> Loader:
     """The loader of this machine, for a process with these variables."""
-    return Loader(host_cache(), library_path(environ)[0])
+    return Loader(host_cache(), library_path(environ)[0], read)
 
 
 def host_cache() -> tuple[ldcache.Library, ...]:

@@ -7,6 +7,7 @@ work in the image as on the machine.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -176,6 +177,14 @@ def list_names(directory: str) -> list[str]:
         return []
 
 
+def list_links(directory: str) -> list[str]:
+    """The sorted paths of the symlinks in a directory; empty if it cannot be read."""
+    try:
+        return sorted(item.path for item in os.scandir(directory) if item.is_symlink())
+    except OSError:
+        return []
+
+
 def parent_directories(path: str) -> Iterator[str]:
     """The directories above a relative path, the nearest first."""
     while path := path.rpartition("/")[0]:
@@ -185,6 +194,39 @@ def parent_directories(path: str) -> Iterator[str]:
 def real(path: str) -> str:
     """The path with all symlinks resolved, as far as it exists."""
     return os.path.realpath(path)
+
+
+class Resolver:
+    """Resolves symlinks as `real`, but those in the directories of paths only once, for as long as this object is used."""
+
+    def __init__(self) -> None:
+        self._directory = functools.cache(real)
+
+    def parent(self, path: str) -> str:
+        """The path with its directory resolved."""
+        directory, _, name = path.rpartition("/")
+        return f"{self._directory(directory or '/').rstrip('/')}/{name}"
+
+    def __call__(self, path: str) -> str:
+        followed = path
+        for _ in range(_MAX_LINKS):
+            location = self.parent(followed)
+            try:
+                target = os.readlink(location)  # noqa: PTH115 - a path object takes longer
+            except OSError:
+                return location if _is_plain(followed.rpartition("/")[2]) else real(path)
+            parent = "" if target.startswith("/") else location.rpartition("/")[0]
+            target = target.removeprefix("/")
+            while target.startswith("../") and parent:
+                parent, target = parent.rpartition("/")[0], target[3:]
+            if not _is_plain(target):
+                break
+            followed = f"{parent}/{target}"
+        return real(path)
+
+
+def _is_plain(path: str) -> bool:
+    return {"", ".", ".."}.isdisjoint(path.split("/"))
 
 
 def links(path: str) -> Iterator[str]:

@@ -72,7 +72,11 @@ def compose(stacks: Sequence[Mapping[str, Installed]], site: Site, lower: Mappin
         return body is not None and consolescript.has_same_body((site.prefix / path).read_bytes(), body, site.is_own_python)
 
     altered = {
-        name: frozenset(entry.path for entry in package.entries if not shows(entry.path, entry, name))
+        name: frozenset(
+            entry.path
+            for entry in package.entries
+            if entries.get(entry.path) != entry and not shows(entry.path, entry, name)  # most are equal
+        )
         for name, package in installed.items()
     }
     overlay: dict[str, Entry] = {}
@@ -110,13 +114,12 @@ def compose(stacks: Sequence[Mapping[str, Installed]], site: Site, lower: Mappin
 def _rewritten_paths(key: str, package: Installed) -> Iterator[str]:
     """The files of a package or distribution that installers write themselves: they are not compared."""
     for entry in package.entries:
-        directory = entry.path.rpartition("/")[0]
         if key.startswith("conda/"):
             # Its `.dist-info`, including RECORD, is part of the package.
-            if directory == "conda-meta" and entry.path in package.literals:
+            if entry.path.rpartition("/")[0] == "conda-meta" and entry.path in package.literals:
                 yield entry.path
         elif entry.path.endswith(".dist-info/RECORD"):
-            yield from (f"{directory}/{name}" for name in REWRITTEN)
+            yield from (f"{entry.path.rpartition('/')[0]}/{name}" for name in REWRITTEN)
 
 
 def _under_link(path: str, entries: Mapping[str, Entry]) -> bool:

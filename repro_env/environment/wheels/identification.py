@@ -8,6 +8,7 @@ that were edited since they were installed are not compared here: they go to the
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 import urllib.parse
@@ -21,6 +22,7 @@ from repro_env.environment import archives
 from repro_env.environment.archives import IdentifiedWheel
 from repro_env.environment.python.distributions import InstalledDistribution
 from repro_env.environment.secrets.bundles import SecretSearch
+from repro_env.environment.wheels import configuration
 from repro_env.environment.wheels import repack as repacking
 from repro_env.environment.wheels.index import Candidate, CandidateReader, Indexes, candidate_from_url, tags_of
 from repro_env.io.indexhttp import Session
@@ -105,6 +107,10 @@ class _Identifier:
         self._layout = layout
         self._store = store
 
+    @functools.cached_property
+    def _shown(self) -> tuple[str, ...]:
+        return configuration.shown(self._session, self._layout.prefix, self._store.facts)
+
     def identify(self, dist: InstalledDistribution) -> tuple[IdentifiedWheel | None, str]:
         """The proven wheel, or None and the reason."""
         facts = dist.facts
@@ -141,7 +147,7 @@ class _Identifier:
         # The redacted URL: a password could be recovered from the hash of the full URL.
         facts = replace(dist.facts, direct_url=redact.url(dist.facts.direct_url))
         locked = [file.sha256 for file in self._session.sources.files.get(facts.name, ())]
-        return codec.digest((_RULE, facts, digests, self._layout, self._session.configuration.shown, locked))
+        return codec.digest((_RULE, facts, digests, self._layout, self._shown, locked))
 
     def _prove(self, candidate: Candidate, dist: InstalledDistribution, origin: Literal["index", "direct"]) -> IdentifiedWheel:
         """Prove a candidate.

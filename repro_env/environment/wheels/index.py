@@ -10,7 +10,7 @@ import os
 import re
 import threading
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 
@@ -71,6 +71,7 @@ class Indexes:
         """The wheels of a distribution (normalized name) in one version (PEP 440 equality)."""
         links, failures = self._find_links_candidates()
         found = [candidate_from_url(file.url, file.index, file.sha256) for file in self._session.sources.files.get(name, ())]
+        wanted_version = _parse_version(version)
         refusals: list[str] = []
         failures = list(failures)
         for index in self._session.configuration.indexes:
@@ -83,10 +84,9 @@ class Indexes:
                 self._unreachable[index] = error
                 failures.append(error)
                 continue
-            found += candidates(page, redact.url(index))
+            found += candidates(page, redact.url(index), lambda filename: _matches(filename, name, wanted_version))
             if page.status == ABSENT[0]:
                 refusals.append(f"{redact.url(index)} answered with status {page.status}")
-        wanted_version = _parse_version(version)
         matching = [candidate for candidate in (*found, *links) if _matches(candidate.filename, name, wanted_version)]
         # Without a sha256, the whole file has to be downloaded.
         matching.sort(key=lambda candidate: (not candidate.downloadable, not candidate.sha256))
@@ -123,12 +123,15 @@ class Indexes:
             yield from candidates(self._session.get_page(url), shown)
 
 
-def candidates(page: Page, index: str) -> list[Candidate]:
-    """The wheels on a page; none for a page that does not exist. Raises `LockError` if it is not an index page."""
+def candidates(page: Page, index: str, wanted: Callable[[str], bool] = lambda _: True) -> list[Candidate]:
+    """The wheels on a page; none for a page that does not exist. Raises `LockError` if it is not an index page.
+
+    `wanted`: the names of the files that are needed; others may be left out.
+    """
     if page.status != 200:
         return []
     try:
-        links = pip.links(page.body, page.content_type, page.url)
+        links = pip.links(page.body, page.content_type, page.url, wanted)
     except ValueError as error:
         raise LockError(
             f"this is not an index page: {redact.line(str(error))}",

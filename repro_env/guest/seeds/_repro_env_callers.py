@@ -1,6 +1,6 @@
 """The lines of the user's code that draw random numbers or set seeds.
 
-Notes: {"library", "what", "file", "line"} is an unseeded generator from which the script drew.
+Reports: {"library", "what", "file", "line"} is an unseeded generator from which the script drew.
 {"seeded": library, "what", "value", "file", "line"} is a seed that the script set itself, and that is not changed.
 """
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 seeds: Any = __import__("_repro_env_seeds")
-notes: Any = seeds.part("notes")
+reports: Any = seeds.part("reports")
 
 _REPRO_ENV = seeds._PACKAGE + "/"
 _LIBRARY = os.path.dirname(os.__file__) + "/"
@@ -24,7 +24,7 @@ _WRAPPERS = (_LIBRARY + "random.py", "/torch/_dynamo/eval_frame.py", "/torch/_co
 _DERIVED = ("/torch/utils/data/_utils/worker.py", "/torch/random.py")
 """Code of PyTorch that derives seeds from other generators: for its workers and for its devices."""
 _VALUES = 4
-"""The most seeds that are noted for a call."""
+"""The most seeds that are reported for a call."""
 _values: dict[tuple[str, str, int], set[str]] = {}
 """(function, file, line) of a call -> the seeds."""
 
@@ -73,12 +73,12 @@ def absolute(file: str) -> str:
 
 
 def note_generator(library: str, what: str, file: str, line: int) -> None:
-    """Note an unseeded generator from which the script drew."""
-    notes.once({"library": library, "what": what, "file": absolute(file), "line": line})
+    """Report an unseeded generator from which the script drew."""
+    reports.once({"library": library, "what": what, "file": absolute(file), "line": line})
 
 
 def note_seed(library: str, function: str, value: object) -> None:
-    """Note that the script called `function` with this seed. Only the replacement of `function` may call this."""
+    """Report that the script called `function` with this seed. Only the replacement of `function` may call this."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and frame.f_code.co_filename.endswith(_WRAPPERS):
         frame = frame.f_back
@@ -95,7 +95,7 @@ def note_seed(library: str, function: str, value: object) -> None:
     file, line = user_line(within_import=False)
     if not line:
         return  # a package seeds a generator of its own when it is imported
-    notes.once({"seeded": library, "what": function, "value": text, "file": file, "line": line})
+    reports.once({"seeded": library, "what": function, "value": text, "file": file, "line": line})
 
 
 def _text(value: object) -> str:

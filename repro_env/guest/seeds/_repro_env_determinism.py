@@ -1,7 +1,7 @@
 """Deterministic algorithms in PyTorch, and the number of calls of operations that have none, by line.
 
 Later settings of the script win. Operations fail only in `strict`. PyTorch's warnings about them are counted and not shown. With
-REPRO_ENV_DETERMINISM=off nothing is set. A note is {"operation", "count", "file", "line"}.
+REPRO_ENV_DETERMINISM=off nothing is set. A report is {"operation", "count", "file", "line"}.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ else:
 
 seeds: Any = __import__("_repro_env_seeds")
 callers: Any = seeds.part("callers")
-notes: Any = seeds.part("notes")
+reports: Any = seeds.part("reports")
 settings: Any = seeds.part("settings")
 
 _PHRASES = (" does not have a deterministic implementation", " defaults to a non-deterministic algorithm")
@@ -52,7 +52,7 @@ def hook_inductor(config: Any) -> None:
 
 
 _counts: dict[tuple[str, str, int], list[int]] = {}
-"""(operation, file, line) -> [number of calls, number of these in the notes]."""
+"""(operation, file, line) -> [number of calls, number of these in the reports]."""
 
 
 class _Alerts:
@@ -113,23 +113,23 @@ def operation(text: str) -> str:
 
 
 def _count(name: str, file: str, line: int) -> None:
-    """Count a call. The first is noted at once, in case the process is killed, and the others at exit."""
+    """Count a call. The first is reported at once, in case the process is killed, and the others at exit."""
     key = (name, file, line)
     if key in _counts:
         _counts[key][0] += 1
     elif len(_counts) < _MOST:
         _counts[key] = [1, 1]
-        notes.note({"operation": name, "count": 1, "file": file, "line": line})
+        reports.report({"operation": name, "count": 1, "file": file, "line": line})
 
 
 def forget() -> None:
-    """In a forked child: the parent notes its own counts."""
+    """In a forked child: the parent reports its own counts."""
     _counts.clear()
 
 
 def finish() -> None:
-    """Note the counts that are not in the notes yet."""
-    for key, (count, noted) in list(_counts.items()):
-        if count > noted:
+    """Report the counts that are not in the reports yet."""
+    for key, (count, reported) in list(_counts.items()):
+        if count > reported:
             _counts[key][1] = count
-            notes.note({"operation": key[0], "count": count - noted, "file": key[1], "line": key[2]})
+            reports.report({"operation": key[0], "count": count - reported, "file": key[1], "line": key[2]})

@@ -1,8 +1,8 @@
-"""Count the random bytes that a script takes from the operating system, and note digests of the ids among them.
+"""Count the random bytes that a script takes from the operating system, and report digests of the ids among them.
 
 `secrets`, `random.SystemRandom` and `uuid.uuid4` call `os.urandom` or `os.getrandom`; `uuid.uuid1` is counted separately. A
-note is {"system_randomness": function, "count", "file", "line"} with a line of the user's code. The counts of all notes of a line are
-added. A line is noted after 1, 2, 4, 8 ... calls and at exit, so the notes of a killed process have at least half of the
+report is {"system_randomness": function, "count", "file", "line"} with a line of the user's code. The counts of all reports of a line are
+added. A line is reported after 1, 2, 4, 8 ... calls and at exit, so the reports of a killed process have at least half of the
 calls. With `exec --ids seeded`, the script gets bytes derived from the seed, and the count is 0. Bytes that the standard
 library takes for itself, such as the keys of its processes, are neither counted nor replaced.
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 seeds: Any = __import__("_repro_env_seeds")
-notes: Any = seeds.part("notes")
+reports: Any = seeds.part("reports")
 callers: Any = seeds.part("callers")
 streams: Any = seeds.part("streams")
 
@@ -32,18 +32,18 @@ _WRAPPERS = {_LIBRARY + name + ".py": name for name in ("random", "secrets", "uu
 _PLACES = 1000
 """The most pairs of a function and a line that a process counts."""
 _MOST = 10_000
-"""The most ids that a process notes."""
+"""The most ids that a process reports."""
 _FULL = 1 << 20
-"""The size of the notes in bytes at which no more ids are added, which leaves room for other notes."""
+"""The size of the reports in bytes at which no more ids are added, which leaves room for other reports."""
 
 
 class _Draws:
-    """The draws at a line: their number, the number in the notes, and the ids that are not in the notes yet."""
+    """The draws at a line: their number, the number in the reports, and the ids that are not in the reports yet."""
 
-    __slots__ = ("count", "ids", "noted")
+    __slots__ = ("count", "ids", "reported")
 
     def __init__(self) -> None:
-        self.count = self.noted = 0
+        self.count = self.reported = 0
         self.ids: list[str] = []
 
 
@@ -96,7 +96,7 @@ def draw(function: str, frame: FrameType | None, value: bytes) -> bytes:
         _State.ids += 1
         if _State.ids <= _MOST:
             draws.ids.append(_word(function, value))
-    if draws.count >= 2 * draws.noted:
+    if draws.count >= 2 * draws.reported:
         _note(place, draws)
     return value
 
@@ -116,21 +116,21 @@ def _digest(digits: str) -> str:
 
 def _note(place: tuple[str, str, int], draws: _Draws) -> None:
     function, file, line = place
-    more, ids = draws.count - draws.noted, len(draws.ids)
-    draws.noted += more  # set before the write, during which other threads run
+    more, ids = draws.count - draws.reported, len(draws.ids)
+    draws.reported += more  # set before the write, during which other threads run
     facts = {"system_randomness": function, "count": 0 if seeds._IDS else more, "file": file, "line": line}
     if ids or _State.ids > _MOST:
         facts.update(pid=os.getpid(), worker=_State.worker)
-        if _State.ids > _MOST or notes.size() > _FULL:
+        if _State.ids > _MOST or reports.size() > _FULL:
             facts["more"] = True
-        if notes.size() <= _FULL:
+        if reports.size() <= _FULL:
             facts["ids"] = " ".join(draws.ids[:ids])
         del draws.ids[:ids]
-    notes.note(facts)
+    reports.report(facts)
 
 
 def forget() -> None:
-    """In a forked child: the parent notes its own counts."""
+    """In a forked child: the parent reports its own counts."""
     _draws.clear()
 
 
@@ -140,7 +140,7 @@ def restart() -> None:
 
 
 def finish() -> None:
-    """Note the draws that are not in the notes yet."""
+    """Report the draws that are not in the reports yet."""
     for place, draws in list(_draws.items()):
-        if draws.count > draws.noted:
+        if draws.count > draws.reported:
             _note(place, draws)

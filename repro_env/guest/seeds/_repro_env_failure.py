@@ -1,4 +1,4 @@
-"""Note why a process failed, from its exceptions: {"failure": kind, "what": name}. Loaded only after an exception.
+"""Report why a process failed, from its exceptions: {"failure": kind, "what": name}. Loaded only after an exception.
 
 Kinds: a `path` that does not exist, a `read-only` path that could not be written, a `module` that cannot be imported, a
 `program` that is not installed, a `host` that cannot be reached. The causes of an exception are read as well, because
@@ -22,15 +22,15 @@ seeds: Any = __import__("_repro_env_seeds")
 _CHAIN = 20
 """The most exceptions of a chain that are read."""
 _PATHS = 32
-"""The most missing paths of a process that are noted: the last ones."""
+"""The most missing paths of a process that are reported: the last ones."""
 _missing: dict[str, None] = {}
 _UNREACHABLE = (errno.ENETUNREACH, errno.EHOSTUNREACH)
 _OFFLINE = ("OfflineModeIsEnabled", "LocalEntryNotFoundError")
 """Exceptions that huggingface_hub raises without a network."""
 
 
-def note(error: BaseException | None) -> None:
-    """Note the facts in an exception and in its causes."""
+def report(error: BaseException | None) -> None:
+    """Report the facts in an exception and in its causes."""
     visited: set[int] = set()
     facts: dict[tuple[str, str], None] = {}
     while error is not None and id(error) not in visited and len(visited) < _CHAIN:
@@ -38,7 +38,7 @@ def note(error: BaseException | None) -> None:
         facts.update(dict.fromkeys(_facts(error)))
         error = error.__cause__ or error.__context__
     for kind, what in facts:
-        seeds.note({"failure": kind, "what": what})
+        seeds.report({"failure": kind, "what": what})
 
 
 def missing(error: FileNotFoundError) -> None:
@@ -52,10 +52,10 @@ def missing(error: FileNotFoundError) -> None:
 
 
 def finish() -> None:
-    """Note the paths that are still missing."""
+    """Report the paths that are still missing."""
     for path in _missing:
         if not os.path.lexists(path):
-            seeds.note({"failure": "open", "what": path})
+            seeds.report({"failure": "open", "what": path})
 
 
 def forget() -> None:

@@ -49,7 +49,7 @@ def start() -> None:
 
 
 def _number(group: str) -> int:
-    """Count the earlier interpreters of this group. Each appends a byte to a file in the directory of the notes."""
+    """Count the earlier interpreters of this group. Each appends a byte to a file in the directory of the reports."""
     if not seeds._NOTES:
         return 0
     fd = os.open(f"{os.path.dirname(seeds._NOTES)}/ids-{group}", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)

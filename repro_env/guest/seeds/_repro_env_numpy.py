@@ -1,6 +1,6 @@
 """Seed NumPy: its global generator, and all generators that take entropy from the operating system.
 
-The hooks replace functions that NumPy's compiled code looks up by name. If a version of NumPy lacks one, that is noted.
+The hooks replace functions that NumPy's compiled code looks up by name. If a version of NumPy lacks one, that is reported.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _is_hooked(function: Any) -> bool:
 
 
 def _hook_entropy(bit_generator: Any) -> None:
-    """Note the seeds of SeedSequences, each of which calls this function first for its entropy and then for its spawn key."""
+    """Report the seeds of SeedSequences, each of which calls this function first for its entropy and then for its spawn key."""
     plain = bit_generator._coerce_to_uint32_array
     before_spawn_key: set[int] = set()
     """Threads whose next call is for the spawn key."""
@@ -89,7 +89,7 @@ def _hook_entropy(bit_generator: Any) -> None:
 
 
 def hook_legacy(mtrand: Any) -> None:
-    """Seed the global generator, and note seeds of RandomState.
+    """Seed the global generator, and report seeds of RandomState.
 
     `RandomState(seed)` first draws entropy, and then discards it and uses the seed. The replaced bit generator observes both.
     """
@@ -148,7 +148,7 @@ def _unseeded_module() -> Any:
 
 
 def restart() -> None:
-    """Forget the generators of the parent, which notes them itself."""
+    """Forget the generators of the parent, which reports them itself."""
     _drawn.clear()
 
 
@@ -160,7 +160,7 @@ def reseed(task: bool) -> None:  # noqa: ARG001
 
 
 def note_unseeded() -> None:
-    """Note the unseeded generators from which the script drew."""
+    """Report the unseeded generators from which the script drew."""
     mtrand = _unseeded_module()
     if mtrand is not None and _state(mtrand) != _State.own:
         callers.note_generator("numpy", "global generator, never seeded, imported", *seeds._imports["numpy.random.mtrand"])

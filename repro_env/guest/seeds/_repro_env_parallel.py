@@ -48,7 +48,7 @@ def install(torch: Any) -> None:
 
 
 def facts() -> dict[str, Any]:
-    """What is known now, for the note of the rank."""
+    """What is known now, for the report of the rank."""
     found: dict[str, Any] = {}
     for name in _NODES:
         if os.environ.get(name, "").isdigit():

@@ -81,7 +81,7 @@ def _seed(random: Any) -> None:
 
 
 def restart() -> None:
-    """Forget the generators of the parent, which notes them itself."""
+    """Forget the generators of the parent, which reports them itself."""
     _watched.clear()
 
 
@@ -92,7 +92,7 @@ def reseed(task: bool) -> None:
 
 
 def note_unseeded() -> None:
-    """Note the unseeded generators from which the script drew."""
+    """Report the unseeded generators from which the script drew."""
     if _State.own is not None and _State.module.getstate() != _State.own:
         callers.note_generator("python", "random, never seeded, imported", *seeds._imports["random"])
     for reference, state, file, line in _watched:

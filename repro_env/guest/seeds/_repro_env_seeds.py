@@ -7,7 +7,7 @@ so that a script that draws no random number starts quickly.
 - `processes`: processes and tasks with their own streams;
 - `starts`: programs that the script starts, and those among them that no seed reaches;
 - `ids`: ids drawn from the seed (`--ids seeded`);
-- `notes`: the file of notes; `callers`: lines of the user's code, with notes on seeds; `entropy`: notes on random bytes;
+- `reports`: the file of reports; `callers`: lines of the user's code, with reports on seeds; `entropy`: reports on random bytes;
 - `listings`: sorted directories; `threads`, `determinism`: deterministic code; `settings`: the settings in effect at exit; `parallel`: how ranks split the work;
 - `trace`: a line for each training step;
 - `failure`: why the process failed.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # importing typing takes as long as the interpreter's own sta
     from types import ModuleType
     from typing import Any
 
-_ALL = "/.repro-env/notes/variables"
+_ALL = "/.repro-env/reports/variables"
 """The variables of the run, for a process whose ancestors have ended (`sandbox.workspace`)."""
 
 
@@ -62,16 +62,16 @@ _INHERITED = _inherit()
 _MASTER = _INHERITED.get("REPRO_ENV_SEED", "")
 _STREAMS = ".".join(filter(None, (_MASTER, _INHERITED.get("REPRO_ENV_RESUMES", ""))))
 """The key of all streams: the master seed, and for a resumed run the number of resumes that led to it."""
-_NOTES = _INHERITED.get("REPRO_ENV_NOTES", "")
+_NOTES = _INHERITED.get("REPRO_ENV_REPORTS", "")
 _SAME_STREAMS = _INHERITED.get("REPRO_ENV_RANKS", "") == "same"
 _IDS = _INHERITED.get("REPRO_ENV_IDS", "")
 """If not empty, ids are drawn from the seed (`_repro_env_ids`)."""
 _MODE = _INHERITED.get("REPRO_ENV_DETERMINISM", "")
-"""`off`, `warn` or `strict`. If empty, no setting is changed or noted."""
+"""`off`, `warn` or `strict`. If empty, no setting is changed or reported."""
 _TRACE = _INHERITED.get("REPRO_ENV_TRACE", "")
 _HASH_SEED = "" if sys.flags.ignore_environment else os.environ.get("PYTHONHASHSEED", "")
 _PIDS = 1000
-"""The most PIDs of children that a process notes."""
+"""The most PIDs of children that a process reports."""
 _RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
 _THREADS = "REPRO_ENV_THREADS"
 _THREADS_PUT = "REPRO_ENV_THREADS_PUT"
@@ -119,7 +119,7 @@ def install() -> None:
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
     if _NOTES:
-        note({"pid": os.getpid()})
+        report({"pid": os.getpid()})
     if _IDS:
         part("ids").start()
     for name in ("urandom", "getrandom"):
@@ -207,7 +207,7 @@ def _lazy_hook(name: str, function: str) -> Callable[[Any], object]:
 
 
 def call_parts(function: str, *args: object) -> None:
-    """Call a function in all loaded parts that define it. An exception becomes a note."""
+    """Call a function in all loaded parts that define it. An exception becomes a report."""
     for name in list(_parts):
         method = getattr(_parts[name], function, None)
         if method is not None:
@@ -216,10 +216,10 @@ def call_parts(function: str, *args: object) -> None:
 
 
 def at_exit() -> None:
-    """Write the last notes, when the process ends. Not called if it is killed or calls `os._exit` itself."""
+    """Write the last reports, when the process ends. Not called if it is killed or calls `os._exit` itself."""
     error = getattr(sys, "last_value", None)
     if error is not None:
-        _note_failure("note", error)
+        _note_failure("report", error)
     call_parts("note_unseeded")
     for name in list(_HOOKS):
         if name in sys.modules and name not in _imports:
@@ -231,12 +231,12 @@ def at_exit() -> None:
 
 
 def note_problem(where: str, error: Exception) -> None:
-    """Note that a hook failed. The script continues."""
+    """Report that a hook failed. The script continues."""
     _note_once({"problem": f"{where}: {type(error).__name__}: {error}"})
 
 
 class Attempt:
-    """A block of a hook: an exception in it becomes a note, through `note_error` if that is given."""
+    """A block of a hook: an exception in it becomes a report, through `note_error` if that is given."""
 
     def __init__(self, where: str, note_error: Any = None) -> None:
         self._where = where
@@ -251,18 +251,18 @@ class Attempt:
         return isinstance(error, Exception)
 
 
-def note(facts: dict[str, Any]) -> None:
-    """Add a line to the notes."""
+def report(facts: dict[str, Any]) -> None:
+    """Add a line to the reports."""
     try:
-        part("notes").note(facts)
+        part("reports").report(facts)
     except Exception:
         pass  # the files of the hooks cannot be read
 
 
 def _note_once(facts: dict[str, Any]) -> None:
-    """Add a line to the notes, unless this process has already added the same line."""
+    """Add a line to the reports, unless this process has already added the same line."""
     try:
-        part("notes").once(facts)
+        part("reports").once(facts)
     except Exception:
         pass  # as above
 
@@ -273,7 +273,7 @@ def _note_once(facts: dict[str, Any]) -> None:
 def when_imported(name: str, hook: Callable[[Any], object]) -> None:
     """Call `hook(module)` after `name` is imported, or now if it already is. Hooks of the same module run in order.
 
-    An exception of a hook becomes a note. Without a master seed, no hooks run.
+    An exception of a hook becomes a report. Without a master seed, no hooks run.
     """
     _HOOKS[name] = (*_HOOKS.get(name, ()), hook)
     if name in sys.modules and (name in _imports or not _is_loading(sys.modules[name])):
@@ -410,7 +410,7 @@ def copy_name(wrapper: Any, plain: Any, module: str, name: str) -> None:
 
 
 class _Opener:
-    """`open`, in place of the function. Paths that do not exist are noted if the process ends without them.
+    """`open`, in place of the function. Paths that do not exist are reported if the process ends without them.
 
     An object and not a function, because a function in a class would become a method. An audit hook would be called for `id` too.
     """
@@ -435,7 +435,7 @@ _Opener.__call__.__code__ = _Opener.__call__.__code__.replace(co_filename="<repr
 
 
 def _watch_failures() -> None:
-    """Note failed opens, and the exception that is handled while `sys.exit` is called: the script or a library caught it."""
+    """Report failed opens, and the exception that is handled while `sys.exit` is called: the script or a library caught it."""
     import builtins
     import io
 
@@ -445,7 +445,7 @@ def _watch_failures() -> None:
     def leave(*args: Any) -> Any:
         error = sys.exc_info()[1]
         if error is not None and args not in ((), (0,), (None,)):
-            _note_failure("note", error)
+            _note_failure("report", error)
         return plain(*args)
 
     copy_name(leave, plain, "sys", "exit")
@@ -468,7 +468,7 @@ def _after_fork() -> None:
     # A plain os.fork. A child of multiprocessing gets its own identity right after this.
     call_parts("forget")
     if _State.forks <= _PIDS:
-        note({"pid": os.getpid()})
+        report({"pid": os.getpid()})
     with Attempt("fork"):
         part("processes").become_worker((*_State.worker, "fork", _State.forks))
 

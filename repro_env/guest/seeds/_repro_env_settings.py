@@ -1,7 +1,7 @@
-"""Note the settings in effect when a process ends, and the rank of a process in a distributed training.
+"""Report the settings in effect when a process ends, and the rank of a process in a distributed training.
 
-A note is {"settings": {name: value}, "rank", "script"}. `script`: whether the program is the user's own script. The first process
-of each program of the user writes this note once, and so does each process of a distributed training. A rank is noted as
+A report is {"settings": {name: value}, "rank", "script"}. `script`: whether the program is the user's own script. The first process
+of each program of the user writes this report once, and so does each process of a distributed training. A rank is reported as
 {"world": {"rank", "size", "backend", "device", ...}} (see `_repro_env_parallel`). No function starts the driver of a GPU.
 """
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 seeds: Any = __import__("_repro_env_seeds")
-notes: Any = seeds.part("notes")
+reports: Any = seeds.part("reports")
 
 _VARIABLES = (
     "ATEN_CPU_CAPABILITY",
@@ -45,14 +45,14 @@ _HELPERS = ("joblib.externals.loky.", "loky.", "multiprocessing.", "torch._induc
 class _State:
     is_noted = False
     world: Any = None
-    """The last note of a rank."""
+    """The last report of a rank."""
     world_pid = 0
     """The process that wrote it."""
     numeric_libraries: Any = None
 
 
 def note_effective() -> None:
-    """Write the note, unless this process is a helper, a worker or a forked child outside of a distributed training."""
+    """Write the report, unless this process is a helper, a worker or a forked child outside of a distributed training."""
     rank = next(filter(None, map(seeds.variable, seeds._RANKS)), "")
     if _State.world_pid == os.getpid():
         _note_world()
@@ -64,7 +64,7 @@ def note_effective() -> None:
     _State.is_noted = True
     # A rank that multiprocessing started belongs to the script that started it.
     script = bool(seeds._State.worker) or _is_script()
-    notes.note({"settings": dict(_facts()), "rank": rank, "script": script})
+    reports.report({"settings": dict(_facts()), "rank": rank, "script": script})
 
 
 def _program() -> str:
@@ -104,7 +104,7 @@ def _facts() -> Iterator[tuple[str, str]]:
             yield name, os.environ[name]
     yield "cores", str(seeds.cores())
     if "torch" in sys.modules or "numpy" in sys.modules:
-        with seeds.Attempt("effective"):  # the other settings are noted anyway
+        with seeds.Attempt("effective"):  # the other settings are reported anyway
             yield from _library_settings()
 
 
@@ -121,7 +121,7 @@ def _randomization() -> str:
 
 
 def hook_distributed(distributed: Any) -> None:
-    """Note the rank after the process has joined a process group."""
+    """Report the rank after the process has joined a process group."""
     from functools import wraps
 
     plain = distributed.init_process_group
@@ -139,7 +139,7 @@ def hook_distributed(distributed: Any) -> None:
 
 
 def _note_world() -> None:
-    """Note the rank. It is noted again at exit, because the script may choose its device after it joins."""
+    """Report the rank. It is reported again at exit, because the script may choose its device after it joins."""
     torch: Any = sys.modules["torch"]
     distributed = sys.modules["torch.distributed.distributed_c10d"]
     if distributed.is_initialized():
@@ -158,7 +158,7 @@ def _note_world() -> None:
         world["device"] = device_name(torch, int(torch.cuda.current_device()))
     if world != _State.world:
         _State.world = world
-        notes.note({"world": world})
+        reports.report({"world": world})
 
 
 def has_gpu_support(torch: Any) -> bool:

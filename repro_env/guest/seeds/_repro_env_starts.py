@@ -1,7 +1,7 @@
 """Programs that the script starts: Pythons without the variables of repro-env, and programs that no seed reaches.
 
 A Python whose variables the script chose itself (`env={...}`) gets the hooks and the hash seed, and removes both from its
-`os.environ`. A note {"system_randomness": "unseeded ...", "count": 1, "file", "line"} names a program whose random numbers do not depend
+`os.environ`. A report {"system_randomness": "unseeded ...", "count": 1, "file", "line"} names a program whose random numbers do not depend
 on the seed: another language, Python with `-S`, a Python without the hooks, and the hash seed of Python with `-E` or `-I`. Commands
 of shells are only searched for names of programs.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 seeds: Any = __import__("_repro_env_seeds")
 callers: Any = seeds.part("callers")
-notes: Any = seeds.part("notes")
+reports: Any = seeds.part("reports")
 
 _SHELLS = frozenset("sh bash dash zsh ksh ash busybox".split())
 _LANGUAGES = frozenset("bun deno guile java julia lua luajit node octave perl php pypy R Rscript ruby shuf".split())
@@ -36,7 +36,7 @@ _DEPTH = 4
 
 
 def begin() -> None:
-    """Remove what the parent added to the variables, and note a random hash seed that the parent could not see."""
+    """Remove what the parent added to the variables, and report a random hash seed that the parent could not see."""
     if not sys.flags.ignore_environment and "REPRO_ENV_SEED" not in os.environ:
         if os.environ.get("PYTHONHASHSEED", "").startswith(_MARKED):
             del os.environ["PYTHONHASHSEED"]
@@ -86,7 +86,7 @@ def prepare(name: str, args: Any, kwargs: Any) -> tuple[Any, Any]:
 
 
 def _start(words: Sequence[Any], env: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-    """Note what no seed reaches, and return variables for the program."""
+    """Report what no seed reaches, and return variables for the program."""
     command = [os.fsdecode(word) for word in words]
     hooks, path = os.fsencode(seeds._DIRECTORY), env.get(b"PYTHONPATH", b"")
     more: dict[bytes, bytes] = {}
@@ -102,7 +102,7 @@ def _start(words: Sequence[Any], env: Mapping[bytes, bytes]) -> dict[bytes, byte
 
 
 def _note(what: str, place: tuple[str, int]) -> None:
-    notes.once({"system_randomness": f"unseeded: {what}", "count": 1, "file": place[0], "line": place[1]})
+    reports.once({"system_randomness": f"unseeded: {what}", "count": 1, "file": place[0], "line": place[1]})
 
 
 def unreached(

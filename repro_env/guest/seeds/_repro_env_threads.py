@@ -46,7 +46,7 @@ def _pairs(text: str) -> dict[str, str]:
 
 
 def _set_interop(torch: Any, count: int) -> None:
-    """Set the number, which PyTorch accepts only once. A later call by the script is noted and ignored instead of failing."""
+    """Set the number, which PyTorch accepts only once. A later call by the script is reported and ignored instead of failing."""
     if torch.get_num_interop_threads() == count:
         return
     plain = torch.set_num_interop_threads

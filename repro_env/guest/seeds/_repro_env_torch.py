@@ -73,7 +73,7 @@ def reseed(task: bool) -> None:  # noqa: ARG001
 
 
 def note_unseeded() -> None:
-    """Note the default generator if the script drew from it without seeding it."""
+    """Report the default generator if the script drew from it without seeding it."""
     torch: Any = sys.modules.get("torch")
     if torch is not None and _is_unseeded(torch) and not torch.equal(torch.get_rng_state(), _State.own[1]):
         callers.note_generator("torch", "default generator, never seeded, imported", *seeds._imports["torch"])

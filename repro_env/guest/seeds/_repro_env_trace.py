@@ -142,7 +142,7 @@ class Trace:
         self._failures += 1
         seeds.note_problem(f"trace of {where}", error)
         if self._failures == _MAX_FAILURES:
-            seeds.note({"problem": f"trace: stopped after {_MAX_FAILURES} failures"})
+            seeds.report({"problem": f"trace: stopped after {_MAX_FAILURES} failures"})
 
     @property
     def _is_stopped(self) -> bool:
@@ -261,7 +261,7 @@ class Trace:
             return
         if not self._file.is_created:
             if self._loss_count:
-                seeds.note({"problem": "trace: there were losses but no optimizer steps; compiled steps cannot be traced"})
+                seeds.report({"problem": "trace: there were losses but no optimizer steps; compiled steps cannot be traced"})
                 self._loss_count = 0
             return
         with seeds.Attempt("the end", self._note_failure):

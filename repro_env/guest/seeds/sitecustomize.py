@@ -2,7 +2,7 @@
 
 The directory of this file is first on PYTHONPATH, and is removed from `sys.path` at once. The environment's own
 `sitecustomize` runs as it would without this file, and Python reports its errors. A failure of the hooks is written to the
-notes. A process without the variables of repro-env gets those of its nearest ancestor from /proc. The syntax is that of Python 2, because every interpreter that a script starts imports this file.
+reports. A process without the variables of repro-env gets those of its nearest ancestor from /proc. The syntax is that of Python 2, because every interpreter that a script starts imports this file.
 """
 
 import os
@@ -17,7 +17,7 @@ def _install_hooks():
             del sys.modules["_repro_env_seeds"]
             return
     except Exception:
-        return  # the interpreter is older than 3.8, or the directory was removed: a note cannot be written
+        return  # the interpreter is older than 3.8, or the directory was removed: a report cannot be written
     with seeds.Attempt("start"):  # a script must not fail because of the hooks
         seeds.install()
 

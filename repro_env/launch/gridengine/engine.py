@@ -13,11 +13,12 @@ from repro_env.launch.gridengine.client import GridEngine
 from repro_env.launch.gridengine.settings import GridEngineSettings
 from repro_env.launch.nodes import WARNING, NodeEngine
 from repro_env.schema.errors import UsageError
+from repro_env.schema.patterns import lazy
 from repro_env.schema.run import Job
 
 PREFIX = "#$"
 _STARTER = Path(__file__).with_name("start.sh")
-_OPTION = re.compile(r"-(?:l|q|hard|soft|p|P|a|A|hold_jid|m|M|ac|dc|sc|ar|binding|R|js|masterq|u|v|ckpt|dl|h)(?: .*)?")
+_OPTION = lazy(r"-(?:l|q|hard|soft|p|P|a|A|hold_jid|m|M|ac|dc|sc|ar|binding|R|js|masterq|u|v|ckpt|dl|h)(?: .*)?")
 """Options of qsub that a template may have: the others decide what a job is, or this module does."""
 
 
@@ -27,7 +28,6 @@ class GridEngineEngine(NodeEngine[GridEngineSettings]):
     name = "gridengine"
     settings = GridEngineSettings
     client_type = GridEngine
-    prefixes = ("SGE_",)
     job_variables = ("JOB_ID", "HOSTNAME", "REPRO_ENV_JOB_RESTARTS")  # the last one is of `start.sh`
     dialect = nodescript.Dialect(PREFIX)
 

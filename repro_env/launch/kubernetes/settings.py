@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Literal
 
 from msgspec import Meta
 
 from repro_env.launch.engine import Settings
 from repro_env.schema.errors import UsageError
+from repro_env.schema.patterns import lazy
 from repro_env.schema.run import Claim
 
 PRODUCT = "nvidia.com/gpu.product"
 """Label of nodes (NVIDIA GPU feature discovery)."""
 _OBJECT = r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?"
-_CLAIM = re.compile(rf"({_OBJECT})((?:/(?!\.\.?(?:/|\Z))[^/]+)*)")
+_CLAIM = lazy(rf"({_OBJECT})((?:/(?!\.\.?(?:/|\Z))[^/]+)*)")
 _Object = Annotated[str, Meta(pattern=rf"\A{_OBJECT}\Z")]
 _Label = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?\Z")]
 

@@ -37,7 +37,6 @@ class SlurmEngine(NodeEngine[SlurmSettings]):
     name = "slurm"
     settings = SlurmSettings
     client_type = Slurm
-    prefixes = ("SLURM_",)
     job_variables = ("SLURM_JOB_ID", "SLURMD_NODENAME", "SLURM_RESTART_COUNT")
     dialect = nodescript.Dialect(PREFIX, task="$SLURM_ARRAY_TASK_ID", warns=True)
 

@@ -37,7 +37,7 @@ class LocalFile(msgspec.Struct, frozen=True):
 class LocalRun(msgspec.Struct, frozen=True):
     files: dict[str, LocalFile]
     """By the path in the catalog."""
-    notes: tuple[str, ...]
+    remarks: tuple[str, ...]
     """What others need and is not on this machine, in clauses. Missing outputs are not listed."""
 
 
@@ -59,7 +59,7 @@ def collect(run: Run, chosen: Collection[str], store: Store) -> LocalRun:
     """Collect the files of a run. `chosen`: the paths of the outputs that go along. Raises `RecordError`, `SpecError`."""
     start, end, directory = run.start, run.end, run.directory
     found: dict[str, LocalFile] = {}
-    notes: list[str] = []
+    remarks: list[str] = []
 
     def add(path: str, sha256: str) -> None:
         """Add a file of the run's directory, if it is there."""
@@ -78,10 +78,10 @@ def collect(run: Run, chosen: Collection[str], store: Store) -> LocalRun:
         name = f"{VERIFIED}/{verdict.name}"
         if VERDICT.fullmatch(name) and verdict.is_file() and not verdict.is_symlink():
             add(name, f"sha256:{sha256_of(verdict)}")
-    bundled = _add_spec(run, store, found, notes)
+    bundled = _add_spec(run, store, found, remarks)
     if start.source.digest not in bundled:
-        _add_code(start, store, found, notes)
-    return LocalRun(found, tuple(notes))
+        _add_code(start, store, found, remarks)
+    return LocalRun(found, tuple(remarks))
 
 
 def outputs_of(run: Run) -> Sequence[Output]:
@@ -101,12 +101,12 @@ def _local(file: SharedFile, path: Path, below: Path) -> LocalFile:
     return LocalFile(file, chunks)
 
 
-def _add_spec(run: Run, store: Store, found: dict[str, LocalFile], notes: list[str]) -> set[str]:
+def _add_spec(run: Run, store: Store, found: dict[str, LocalFile], remarks: list[str]) -> set[str]:
     """Add the spec that is kept next to the run, with the blobs that are there. Returns the digests of these blobs."""
     digest = run.start.spec_file
     directory = None if digest is None else archive.directory_of(run.directory.parent, digest)
     if digest is None or directory is None or not (directory / files.SPEC).is_file():
-        notes.append("its spec is not next to the runs")
+        remarks.append("its spec is not next to the runs")
         return set()
     data = archive.read(run.directory.parent, digest)
     spec = specs.read(data, where=str(directory / files.SPEC))
@@ -118,7 +118,7 @@ def _add_spec(run: Run, store: Store, found: dict[str, LocalFile], notes: list[s
         if remote.is_file() and not remote.is_symlink():
             local[files.REMOTE] = remote  # where the missing ones can be downloaded
         else:
-            notes.append(
+            remarks.append(
                 f"{len(spec.bundled) - len(paths)} files that its spec bundles are not here, so others may not be able to rebuild its image"
             )
     for name, path in local.items():
@@ -127,11 +127,11 @@ def _add_spec(run: Run, store: Store, found: dict[str, LocalFile], notes: list[s
     return set(paths)
 
 
-def _add_code(start: Start, store: Store, found: dict[str, LocalFile], notes: list[str]) -> None:
+def _add_code(start: Start, store: Store, found: dict[str, LocalFile], remarks: list[str]) -> None:
     """Add the code of the run from the store."""
     digest = start.source.digest
     if store.layers.path(digest) is None:
-        notes.append("its code is not in the store, so others need it from its commit")
+        remarks.append("its code is not in the store, so others need it from its commit")
         return
 
     def chunks() -> Iterator[bytes]:

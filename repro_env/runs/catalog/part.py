@@ -19,14 +19,14 @@ from repro_env.oci.manifest import EMPTY, EMPTY_DATA, Descriptor, Manifest, as_d
 from repro_env.runs.records import ids
 from repro_env.runs.records.annotation import Annotation
 from repro_env.runs.records.records import Run
+from repro_env.runs.records.summary import Summary, summary_of
 from repro_env.schema import codec
 from repro_env.schema.artifact import Size
 from repro_env.schema.codec import Frozen
 from repro_env.schema.errors import ArtifactError, RecordError
 from repro_env.schema.image import MANIFEST, Blob
-from repro_env.schema.run import Outcome
 from repro_env.schema.rundirectory import END, START
-from repro_env.schema.text import Digest, Line
+from repro_env.schema.text import Digest
 
 TYPE = "application/vnd.repro-env.run.v1+json"
 """Type of the artifact and of its config."""
@@ -55,20 +55,6 @@ class SharedFile(Frozen, frozen=True, kw_only=True):
     """In the directory of the run; `SPEC` and `CODE` for what is elsewhere."""
     sha256: Digest
     size: Size
-
-
-class Summary(Frozen, frozen=True, kw_only=True):
-    """What lists show of a run. A pull checks it against the record."""
-
-    started: Line
-    command: tuple[Line, ...]
-    outcome: Outcome | None
-    """Facts, not words, because other versions may use other words. None if the run has no end."""
-    seconds: float | None
-    outputs: Size
-    """Number of recorded outputs."""
-    size: Size
-    """Bytes of the recorded outputs."""
 
 
 class Part(Frozen, frozen=True, kw_only=True):
@@ -133,18 +119,6 @@ def parse_tag(name: str) -> Tag | None:
     """Return the tag of a part; None for a tag of something else."""
     match = _TAG.fullmatch(name)
     return None if match is None else Tag(name, match[1], f"sha256:{match[2]}")
-
-
-def summary_of(run: Run) -> Summary:
-    outputs = run.end.outputs if run.end is not None else ()
-    return Summary(
-        started=run.start.started,
-        command=run.start.command,
-        outcome=None if run.end is None else run.end.outcome,
-        seconds=None if run.end is None else run.end.seconds,
-        outputs=len(outputs),
-        size=sum(output.size for output in outputs),
-    )
 
 
 def is_shared(path: str) -> bool:

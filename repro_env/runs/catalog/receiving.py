@@ -25,6 +25,7 @@ from repro_env.runs.catalog.place import Catalog
 from repro_env.runs.records import ids, pulled, records
 from repro_env.runs.records.pulled import Pulled
 from repro_env.runs.records.records import Run
+from repro_env.runs.records.summary import summary_of
 from repro_env.schema import codec
 from repro_env.schema import spec as specs
 from repro_env.schema.errors import ArtifactError, BuildError, RecordError, SpecError, os_errors_as
@@ -175,7 +176,7 @@ class Receiver:
             raise self._refused(shared, f"its record is of run {start.id if start.id != shared.id else ids.short(shared.id)}")
         if run.intact is False:
             raise self._refused(shared, "its start.json does not have the sha256 in its end.json")
-        if part.summary_of(run) != shared.summary:
+        if summary_of(run) != shared.summary:
             raise self._refused(shared, "the list of runs describes it differently from its record")
         recorded = contents.recorded_files(start, end)
         if start.spec_file is not None:

@@ -68,7 +68,7 @@ class Sender:
         local, known = contents.collect(run, chosen, self._store), self._known(run)
         new = {path: file for path, file in local.files.items() if known is None or self._is_new(file, known, run)}
         annotations = [note for note in annotation.of(run.directory) if known is None or note.id not in known.annotations]
-        for text in local.notes:
+        for text in local.remarks:
             if text not in self._noted:
                 self._noted.add(text)
                 self._tell.warn(f"note: run {run.short}: {text}")

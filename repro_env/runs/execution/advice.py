@@ -14,7 +14,7 @@ import msgspec
 from repro_env.io.files import open_regular
 from repro_env.oci.paths import is_below
 from repro_env.runs.records import records
-from repro_env.runs.records.notes import Failure
+from repro_env.runs.records.reports import Failure
 from repro_env.runs.start.inputs import Inputs
 from repro_env.sandbox import plan
 from repro_env.schema import redact

@@ -34,7 +34,7 @@ def runner(
 
 
 def launch(
-    spec: Spec, name: str, argv: Sequence[str], workspace: str, *, notes: Path, store: Store, mounts: Sequence[Mount] = ()
+    spec: Spec, name: str, argv: Sequence[str], workspace: str, *, reports: Path, store: Store, mounts: Sequence[Mount] = ()
 ) -> Launch:
     """Plan a run of a program of repro-env, without source, network and the user's start-up code. The ID of the run starts with `name`."""
     values = {variable.name: variable.value for variable in spec.identity.config.env if not variable.name.startswith("PYTHON")}
@@ -52,7 +52,7 @@ def launch(
         snapshot=store.layers.add(()),
         mounts=tuple(mounts),
         tools=str(package.ROOT),
-        notes=str(notes),
+        reports=str(reports),
         user=User(uid=os.geteuid(), gid=os.getegid(), name=paths.CONTAINER_USER, home="/home/user"),
     )
 
@@ -62,6 +62,6 @@ def run(
 ) -> Outcome:
     """Run a launch of a program of repro-env in the runner of `options`. Raises what the runner raises.
 
-    The host runner does not move the launch's files, and mounts no bytecode.
+    The host runner does not move the launch's files.
     """
     return runner(spec, options, store, bytecode=bytecode).run(launch, directory=directory)

@@ -16,11 +16,10 @@ from repro_env.io.signals import handled
 from repro_env.runs.execution import imageprogram
 from repro_env.runs.execution.advice import Advisor
 from repro_env.runs.execution.streams import silent
-from repro_env.runs.records import annotation, checkpointstate, records
+from repro_env.runs.records import annotation, checkpointstate, records, reports
 from repro_env.runs.records import end as ended
-from repro_env.runs.records import notes as noted
-from repro_env.runs.records.notes import Failure
 from repro_env.runs.records.records import Recording
+from repro_env.runs.records.reports import Failure
 from repro_env.runs.start.inputs import Inputs
 from repro_env.runs.start.request import secrets_of
 from repro_env.sandbox.runner import Runner
@@ -83,19 +82,20 @@ def _used_entries(inputs: Inputs) -> list[str]:
     """Return the names of the store entries that a run uses."""
     launch, directory = inputs.launch, inputs.project.directory
     spec = directory.name if directory.parent == inputs.project.store.root / "specs" else None
-    bytecode = None if inputs.bytecode is None else inputs.bytecode.name
-    names = (launch.image, *launch.layers, launch.snapshot, inputs.repository.digest, spec, bytecode)
+    names = (launch.image, *launch.layers, launch.snapshot, inputs.repository.digest, spec)
     return [name for name in names if name is not None]
 
 
 def begin(inputs: Inputs) -> Recording:
     """Make the directory of a run with the record of its start."""
     options = inputs.options
-    recording = records.begin(inputs.runs, inputs.run_directory.name, more=[Path(inputs.launch.notes).name])
+    recording = records.begin(inputs.runs, inputs.run_directory.name, more=[Path(inputs.launch.reports).name])
     try:
         recording.start(inputs.start)
-        for kind, text in (*(("tag", tag) for tag in options.tags), *((("note", options.note),) if options.note else ())):
-            annotation.add(recording.directory, kind=kind, text=text)
+        for tag in options.tags:
+            annotation.add(recording.directory, kind="tag", text=tag)
+        for note in (*map(annotation.exception, options.exceptions), *filter(None, (options.note,))):
+            annotation.add(recording.directory, kind="note", text=note)
         checkpointstate.write(recording.directory, CHECKPOINTS_BEFORE, inputs.checkpoints)
     except ReproEnvError:
         recording.discard()
@@ -151,9 +151,9 @@ def record_end(
             tell.warn(
                 f"{signal_name(stopped)} came while the outputs were read: the record is not complete, and names what is missing"
             )
-        failures = noted.of_run(Path(launch.notes)).failures if outcome.exit_code else ()
+        failures = reports.of_run(Path(launch.reports)).failures if outcome.exit_code else ()
         with contextlib.suppress(OSError):
-            remove_tree(Path(launch.notes))
+            remove_tree(Path(launch.reports))
         try:
             checkpointstate.write(recording.directory, CHECKPOINTS_AFTER, after)
         except ReproEnvError as error:

@@ -22,8 +22,7 @@ from repro_env.runs.execution.recording import (
     with_advice,
 )
 from repro_env.runs.records import end as ended
-from repro_env.runs.records import notes as noted
-from repro_env.runs.records import records
+from repro_env.runs.records import records, reports
 from repro_env.runs.records.processes import Gathering, Place
 from repro_env.runs.records.records import Recording
 from repro_env.runs.start import launcher
@@ -31,7 +30,6 @@ from repro_env.runs.start.inputs import Inputs
 from repro_env.runs.start.origin import Join, Origin
 from repro_env.runs.start.report import announce
 from repro_env.runs.start.request import RunOptions
-from repro_env.sandbox import plan
 from repro_env.sandbox.runner import Runner
 from repro_env.sandbox.runners import runner_class
 from repro_env.schema.progress import Tell
@@ -91,7 +89,7 @@ def run(
         place.close()
         recording.close()
         raise
-    failures = noted.read(Path(inputs.launch.notes) / plan.notes_file(member)).failures if outcome.exit_code else ()
+    failures = reports.read(Path(inputs.launch.reports) / member.reports_file).failures if outcome.exit_code else ()
     process = msgspec.structs.replace(process, exit_code=outcome.exit_code, signal=outcome.signal, seconds=round(seconds, 3))
     with deferred_signals():
         if _is_last(place, gathering, process, outcome):

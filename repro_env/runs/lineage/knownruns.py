@@ -41,7 +41,7 @@ class AllRuns(msgspec.Struct, frozen=True):
     """Why directories could not be read."""
 
     @property
-    def notes(self) -> list[str]:
+    def remarks(self) -> list[str]:
         """A line for each directory that could not be read."""
         reasons = (f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error) for error in self.failures)
         return [f"this directory could not be read: {reason}" for reason in reasons]

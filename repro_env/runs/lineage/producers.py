@@ -72,10 +72,10 @@ def choose(origins: Sequence[Use], container: Use | None, claim: checkpointmanif
 class Producers:
     """The searches for one answer. Each directory is searched once."""
 
-    def __init__(self, runs: AllRuns, notes: list[str]) -> None:
-        """Look up runs in `runs`, and add notes for the user to `notes`."""
+    def __init__(self, runs: AllRuns, remarks: list[str]) -> None:
+        """Look up runs in `runs`, and add remarks for the user to `remarks`."""
         self._runs = runs
-        self._notes = notes
+        self._remarks = remarks
         self._searched: dict[Path, list[checkpointmanifest.File]] = {}
 
     def recorded(self, path: Path, digest: str) -> Use | None:
@@ -89,20 +89,20 @@ class Producers:
         try:
             run = records.read(directory)
         except ReproEnvError as error:
-            self._notes.append(f"the file is in the directory of a run, but the run's record cannot be read: {error}")
+            self._remarks.append(f"the file is in the directory of a run, but the run's record cannot be read: {error}")
             return None
         where = f"the file is in the directory of run {run.short}"
         if run.end is None:
-            self._notes.append(f"{where}, but that run is {run.state} and has recorded no outputs")
+            self._remarks.append(f"{where}, but that run is {run.state} and has recorded no outputs")
             return None
         name = output_of(path.relative_to(run.directory).as_posix()) or ""
         recorded = next((output.sha256 for output in run.end.outputs if output.path == name), None)
         if recorded == digest:
             return Use(run, "output", (name,), digest)
         if recorded is None:
-            self._notes.append(f"{where}, but the record does not have it: it was added after the run")
+            self._remarks.append(f"{where}, but the record does not have it: it was added after the run")
         else:
-            self._notes.append(f"{where}, but the record has the digest {recorded}: the file changed after the run")
+            self._remarks.append(f"{where}, but the record has the digest {recorded}: the file changed after the run")
         return None
 
     def claim(self, path: Path, digest: str) -> checkpointmanifest.File | None:
@@ -110,15 +110,15 @@ class Producers:
         try:
             found = checkpointmanifest.find_for(path)
         except ReproEnvError as error:
-            self._notes.append(f"the manifest next to it was not used: {error}")
+            self._remarks.append(f"the manifest next to it was not used: {error}")
             return None
         if found is None:
             return None
         if f"sha256:{found.manifest.files[path.name].sha256}" != digest:
-            self._notes.append(f"{found.path} has another digest for it: the file changed later")
+            self._remarks.append(f"{found.path} has another digest for it: the file changed later")
             return None
         if found.manifest.run and found.manifest.run not in self._runs.runs:
-            self._notes.append(f"{found.path} names run {found.manifest.run}, but that run's record is not on this machine")
+            self._remarks.append(f"{found.path} names run {found.manifest.run}, but that run's record is not on this machine")
         return found
 
     def manifests(self) -> list[checkpointmanifest.File]:
@@ -136,7 +136,7 @@ class Producers:
             manifests = self._searched[directory] = []
             paths, is_complete = checkpointmanifest.search(directory)
             if not is_complete:
-                self._notes.append(f"{directory} has too many files: only some of them were searched for checkpoints")
+                self._remarks.append(f"{directory} has too many files: only some of them were searched for checkpoints")
             for path in paths:
                 with contextlib.suppress(ReproEnvError):  # not a manifest, or one that is being written
                     found = checkpointmanifest.read(path)

@@ -24,7 +24,7 @@ from repro_env.runs.records import ids
 from repro_env.runs.records.files import write_once
 from repro_env.schema import codec, redact
 from repro_env.schema.codec import Frozen
-from repro_env.schema.errors import RecordError, UsageError, os_errors_as
+from repro_env.schema.errors import RecordError, ReproEnvError, UsageError, os_errors_as
 from repro_env.schema.rundirectory import ANNOTATIONS
 from repro_env.schema.text import Line
 
@@ -32,6 +32,8 @@ Kind = Literal["note", "decision", "tag", "untag"]
 _FAMILY = "repro-env/annotation"
 _LARGEST = 16 << 20
 """The largest annotation file that is read, in bytes."""
+_EXCEPTION = "exception to "
+"""How the note of an exception begins."""
 _TAG = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/+-]{0,62}[A-Za-z0-9])?")
 
 
@@ -93,6 +95,27 @@ def tags(annotations: Iterable[Annotation]) -> tuple[str, ...]:
         elif annotation.kind == "untag":
             current.discard(annotation.text[0])
     return tuple(sorted(current))
+
+
+def exception(text: str) -> str:
+    """Return the note for `RULE=REASON`: an exception to a rule of the project's policy."""
+    rule, _, reason = text.partition("=")
+    return f"{_EXCEPTION}{rule.strip()}: {reason.strip()}"
+
+
+def exceptions(annotations: Iterable[Annotation]) -> dict[str, str]:
+    """Return the reasons for the exceptions of a run, by rule."""
+    notes = (note.text[0] for note in annotations if note.kind == "note" and note.text[0].startswith(_EXCEPTION))
+    pairs = (note.removeprefix(_EXCEPTION).partition(": ") for note in notes)
+    return {rule: reason for rule, _, reason in pairs if reason}
+
+
+def current_tags(directory: Path) -> tuple[str, ...] | None:
+    """Return the current tags of a run; None if its annotations cannot be read."""
+    try:
+        return tags(of(directory))
+    except ReproEnvError:
+        return None
 
 
 def check_tag(tag: str) -> None:

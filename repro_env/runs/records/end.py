@@ -11,8 +11,7 @@ from pathlib import Path
 
 from repro_env.io.files import remove_tree, sha256_of
 from repro_env.runs.lineage import parents
-from repro_env.runs.records import checkpointstate, metrics, parameters, records
-from repro_env.runs.records import notes as noted
+from repro_env.runs.records import checkpointstate, metrics, parameters, records, reports
 from repro_env.sandbox import outputs
 from repro_env.schema import fingerprints, redact
 from repro_env.schema.environment import values_of
@@ -38,7 +37,7 @@ def read_end(
     """Read everything in the run directory. `started`: digest of `start.json`. `problems`: lines to add to `others`."""
     files = run_directory / FILES
     files_found = outputs.of_run(run_directory)
-    notes = noted.of_run(Path(launch.notes))
+    found = reports.of_run(Path(launch.reports))
     metrics_found, parameters_found = metrics.collect(files, files_found.outputs), parameters.collect(files, files_found.outputs)
     return End(
         schema="repro-env/run-end/1",
@@ -49,16 +48,16 @@ def read_end(
         outputs=files_found.outputs,
         special_files=(*files_found.others, *problems),
         removed=tuple(redact.line(path) for path in removed),
-        auto_seeded=notes.auto_seeded,
+        auto_seeded=found.auto_seeded,
         start=started,
-        seeded=notes.seeded,
-        system_randomness=notes.system_randomness,
-        random_ids=notes.random_ids,
-        random_ids_incomplete=notes.random_ids_incomplete,
-        machine=_collect_process_facts(launch, start, notes.pids),
-        operations=notes.operations,
-        settings=notes.settings,
-        ranks=notes.ranks,
+        seeded=found.seeded,
+        system_randomness=found.system_randomness,
+        random_ids=found.random_ids,
+        random_ids_incomplete=found.random_ids_incomplete,
+        machine=_collect_process_facts(launch, start, found.pids),
+        operations=found.operations,
+        settings=found.settings,
+        ranks=found.ranks,
         processes=processes,
         metrics=metrics_found.metrics,
         parameters=parameters_found.parameters,
@@ -66,7 +65,7 @@ def read_end(
         trace=keep_trace(launch, run_directory),
         checkpoints_after=checkpointstate.digest(after),
         console=hash_console(run_directory),
-        resumed=parents.from_checkpoints(notes.resumed, [run_directory.parent, *store.run_directories.paths()], start.id),
+        resumed=parents.from_checkpoints(found.resumed, [run_directory.parent, *store.run_directories.paths()], start.id),
     )
 
 
@@ -103,8 +102,8 @@ def hash_console(run_directory: Path) -> tuple[Output, ...]:
 
 
 def keep_trace(launch: Launch, run_directory: Path) -> tuple[Output, ...]:
-    """Move the trace from the notes to the run directory and return the digests of its files."""
-    source, target = Path(launch.notes) / TRACE, run_directory / TRACE
+    """Move the trace from the reports to the run directory and return the digests of its files."""
+    source, target = Path(launch.reports) / TRACE, run_directory / TRACE
     if not source.is_dir() or source.is_symlink():
         return ()
     with contextlib.suppress(OSError):

@@ -6,6 +6,7 @@ listed with the reason.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
@@ -21,6 +22,7 @@ import msgspec
 from repro_env.io.files import open_regular
 from repro_env.runs.records import tensorboard
 from repro_env.schema import redact
+from repro_env.schema.patterns import lazy
 from repro_env.schema.run import Metric, Number, Output
 from repro_env.schema.rundirectory import locate
 
@@ -35,12 +37,12 @@ _ALL_SERIES = 5000
 _LONGEST = 200
 """The longest name, in characters."""
 _EVENTS = "events.out.tfevents."
-_SETTINGS = re.compile(
+_SETTINGS = lazy(
     r"(?:.*config|.*args|h?params|.*metadata|manifest|.*schema|package(?:-lock)?|.*\.index|vocab|tokenizer.*|.*tokens|.*tokens?_map)\.json",
     re.IGNORECASE,
 )
 """The names of JSON files with numbers that are not results: settings and parts of a model."""
-_NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?(?:e[+-]?\d+)?|\.\d+(?:e[+-]?\d+)?|inf(?:inity)?|nan)", re.IGNORECASE | re.ASCII)
+_NUMBER = lazy(r"[+-]?(?:\d+(?:\.\d*)?(?:e[+-]?\d+)?|\.\d+(?:e[+-]?\d+)?|inf(?:inity)?|nan)", re.IGNORECASE | re.ASCII)
 
 
 class Collected(msgspec.Struct, frozen=True):
@@ -57,7 +59,9 @@ class _UnreadError(Exception):
 class _Series:
     """Statistics of the numbers with one name."""
 
-    def __init__(self) -> None:
+    def __init__(self, values: list[float] | None) -> None:
+        self.values = values
+        """All values, if they are wanted."""
         self.count = 0
         self.last = math.nan
         self.least = math.inf
@@ -66,6 +70,8 @@ class _Series:
         """Whether a value was not NaN."""
 
     def add(self, value: float) -> None:
+        if self.values is not None:
+            self.values.append(value)
         self.count += 1
         self.last = value
         if not math.isnan(value):
@@ -77,8 +83,9 @@ class _Series:
 class _Found:
     """The series in one file, by name."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, keeps_values: bool = False) -> None:
         self.series: dict[str, _Series] = {}
+        self._keeps_values = keeps_values
 
     def add(self, name: str, value: float) -> None:
         series = self.series.get(name)
@@ -87,7 +94,7 @@ class _Found:
                 raise self.reject(f"more than {SERIES} names of numbers")
             if len(name) > _LONGEST:
                 raise self.reject(f"a name has more than {_LONGEST} characters")
-            series = self.series[name] = _Series()
+            series = self.series[name] = _Series([] if self._keeps_values else None)
         series.add(value)
 
     def reject(self, why: str) -> _UnreadError:
@@ -124,6 +131,18 @@ def collect(files: Path, outputs: Sequence[Output]) -> Collected:
     return Collected(tuple(sorted(metrics, key=lambda metric: (metric.file, metric.name))), tuple(unparsed))
 
 
+def values(files: Path, path: str) -> dict[str, list[float]]:
+    """Return all values of each series in an output, as far as it can be read now. No symlink is followed below the run."""
+    found, reader = _Found(keeps_values=True), _reader(path)
+    if reader is not None:
+        with contextlib.suppress(_UnreadError):
+            _read(locate(files, path), reader, found, below=files.parent)
+    series: dict[str, list[float]] = {}
+    for name, item in found.series.items():
+        series.setdefault(redact.line(name), item.values or [])
+    return series
+
+
 def number(value: float) -> Number:
     """Convert a number to its form in a record."""
     if math.isnan(value):
@@ -141,10 +160,10 @@ def _reader(path: str) -> _Reader | None:
     return {"jsonl": _json_lines, "ndjson": _json_lines, "csv": _table, "tsv": _table}.get(extension)
 
 
-def _read(path: Path, reader: _Reader, found: _Found) -> None:
+def _read(path: Path, reader: _Reader, found: _Found, *, below: Path | None = None) -> None:
     try:
         # A child process that outlived the run may replace the file.
-        with os.fdopen(open_regular(path), "rb") as file:
+        with os.fdopen(open_regular(path, below=below), "rb") as file:
             reader(file, path.name, found)
     except OSError as error:
         raise _UnreadError(str(error.strerror)) from None

@@ -86,10 +86,7 @@ class Run(msgspec.Struct, frozen=True):
     @property
     def tags(self) -> tuple[str, ...] | None:
         """The current tags, sorted; None if the annotations cannot be read. They are read each time."""
-        try:
-            return annotation.tags(annotation.of(self.directory))
-        except ReproEnvError:
-            return None
+        return annotation.current_tags(self.directory)
 
     @property
     def parents(self) -> tuple[Parent, ...]:
@@ -227,7 +224,7 @@ def _repoint(runs: Path) -> None:
 
 def directories(runs: Path) -> list[Path]:
     """Return the directories of runs, newest first."""
-    return [path for path in _named_as_runs(runs) if path.is_dir() and not path.is_symlink()]
+    return [runs / name for name, is_directory in named_as_runs(runs) if is_directory]
 
 
 def non_directories(runs: Path) -> list[Unreadable]:
@@ -235,21 +232,22 @@ def non_directories(runs: Path) -> list[Unreadable]:
     why = "is not a directory, or is a symbolic link; a run must be a directory"
     hint = "remove it, or copy the run here with all its files"
     return [
-        Unreadable(path, RecordError(why, where=str(path), hint=hint))
-        for path in _named_as_runs(runs)
-        if path.is_symlink() or not path.is_dir()
+        Unreadable(runs / name, RecordError(why, where=str(runs / name), hint=hint))
+        for name, is_directory in named_as_runs(runs)
+        if not is_directory
     ]
 
 
-def _named_as_runs(runs: Path) -> list[Path]:
-    """Return the entries that are named like a run, newest first."""
+def named_as_runs(runs: Path) -> list[tuple[str, bool]]:
+    """Return the names of the entries that are named like a run, newest first, and whether each is a directory."""
     hint = "name the directory of the runs with --runs DIR"
     with os_errors_as(RecordError, "cannot be read as a directory", where=runs, hint=hint):
         try:
-            names = [name for name in os.listdir(runs) if NAME.fullmatch(name)]  # noqa: PTH208
+            with os.scandir(runs) as entries:
+                found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries if NAME.fullmatch(entry.name)]
         except FileNotFoundError:
             return []
-    return [runs / name for name in sorted(names, reverse=True)]
+    return sorted(found, reverse=True)
 
 
 def read(directory: Path) -> Run:
@@ -346,7 +344,7 @@ def is_locked(path: Path) -> bool:
 
 def listing(runs: Path) -> tuple[list[Run], list[Unreadable]]:
     """Return the runs, newest first, and the unreadable ones with their reasons."""
-    results = [_try_read(directory) for directory in directories(runs)]
+    results = [try_read(directory) for directory in directories(runs)]
     readable = [result for result in results if isinstance(result, Run)]
     unreadable = [result for result in results if isinstance(result, Unreadable)]
     # Ids sort by the millisecond, names only by the second.
@@ -362,7 +360,8 @@ def attempts(runs: Sequence[Run], run_id: str) -> list[Run]:
     return list(found.values())
 
 
-def _try_read(directory: Path) -> Run | Unreadable:
+def try_read(directory: Path) -> Run | Unreadable:
+    """Return the record of a run, or why it cannot be read."""
     try:
         return read(directory)
     except ReproEnvError as error:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -34,7 +34,7 @@ _NAME = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}\.json")
 
 
 class Last(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of a verdict that `runs show` prints."""
+    """The part of a verdict that other commands show."""
 
     schema: Literal["repro-env/verified/1"]
     written: Line
@@ -68,20 +68,23 @@ def write(directory: Path, facts: Mapping[str, object], page: Iterable[str]) -> 
 
 
 def last(directory: Path) -> Last | None:
-    """The newest verdict of a run, or None. Raises `SpecError` or `RecordError` if it cannot be read."""
+    """The newest verdict of a run, or None. Raises as `history`."""
+    return next(history(directory), None)
+
+
+def history(directory: Path) -> Iterator[Last]:
+    """Yield the verdicts of a run, the newest first. Raises `SpecError` or `RecordError` if one cannot be read."""
     hint = "give yourself permission to read it, or remove it"
     with os_errors_as(RecordError, "the verdict cannot be read", default=directory / VERIFIED, hint=hint):
         try:
             paths = [path for path in (directory / VERIFIED).iterdir() if _NAME.fullmatch(path.name)]
-            if not paths:
-                return None
-            # Names sort by the second, so the time of the file decides between verdicts of the same second.
-            path = max(paths, key=lambda path: (path.name.partition("-")[0], path.lstat().st_mtime_ns))
-            data = read_regular(path, _LARGEST, below=directory)
         except FileNotFoundError:
-            return None
-    codec.schema_of(data, family=_FAMILY, newest=1, where=str(path))
-    return codec.decode(data, Last, where=str(path))
+            return
+        # Names sort by the second, so the time of the file decides between verdicts of the same second.
+        for path in sorted(paths, key=lambda path: (path.name.partition("-")[0], path.lstat().st_mtime_ns), reverse=True):
+            data = read_regular(path, _LARGEST, below=directory)
+            codec.schema_of(data, family=_FAMILY, newest=1, where=str(path))
+            yield codec.decode(data, Last, where=str(path))
 
 
 def _secretless(value: Any) -> Any:

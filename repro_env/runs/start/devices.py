@@ -26,7 +26,7 @@ def choose(options: RunOptions, spec: Spec) -> tuple[Gpus, str]:
         return Gpus(), reason
     if not options.traits.is_isolated:
         return gpus.present(machine), ""
-    if options.member is None or options.traits.is_in_container:  # each pod has GPUs of its own
+    if options.member.is_alone or options.traits.is_in_container:  # each pod has GPUs of its own
         return gpus.choose("all" if request is None else request, machine), ""
     if request not in (None, "all"):
         hint = "request them from the launcher, for example with srun --gpus-per-task"

@@ -24,7 +24,7 @@ from repro_env.runs.start.sourcedirectory import SourceDirectory
 from repro_env.sandbox import plan
 from repro_env.schema.progress import Tell
 from repro_env.schema.run import Gpus, Launch, Request, Start
-from repro_env.schema.rundirectory import NOTES
+from repro_env.schema.rundirectory import REPORTS
 from repro_env.schema.spec import Spec
 from repro_env.version import __version__
 
@@ -56,7 +56,7 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def run_directory(self) -> Path:
         """The directory of the run, which the caller makes."""
-        return Path(self.launch.notes).parent
+        return Path(self.launch.reports).parent
 
     @property
     def runs(self) -> Path:
@@ -77,7 +77,7 @@ def make(
     bytecode: Path | None,
 ) -> Inputs:
     """Make the record of the start and the launch from all that was read. Raises `UsageError` for an invalid command or mount."""
-    spec, started, given = project.spec, datetime.now(timezone.utc), request.variables_of(options)
+    spec, started, given = project.spec, datetime.now(timezone.utc), options.variables()
     here = origin.working_directory(options, code, project.workspace)
     command = request.redact_command(options.command, request.secrets_of(options))
     words = request.exact_words(options.command, command)
@@ -91,7 +91,7 @@ def make(
         runner=options.runner,
         command=command,
         cwd=plan.working_directory(str(here), project.workspace, source.directories),
-        seed=request.seed_of(options.seed, spec),
+        seed=options.seed_for(spec),
         source=source.fact,
         data=data.facts,
         env_names=tuple(variable.name for variable in given),
@@ -107,7 +107,7 @@ def make(
         gpus=gpus.count,
         devices=gpus.facts,
         limits=options.limits,
-        processes=1 if options.member is None else options.member.size,
+        processes=options.member.size,
         command_is_exact=(words or command) == options.command,
         words=words,
         terminal_type=request.term_of(options.environ),
@@ -115,6 +115,7 @@ def make(
         parents=origin.parents(options, project, data),
         job=engines.job_of(options.environ),
         tool=__version__,
+        defaults=options.defaults,
     )
     start = origin.record(start, options)
     needed = Request(
@@ -128,7 +129,7 @@ def make(
         gpus=gpus,
         tools=str(package.ROOT),
         resumed=None if origin.resumed is None else str(origin.resumed.directory.resolve()),
-        notes=str(directory / NOTES),
+        reports=str(directory / REPORTS),
         member=options.member,
         streams=options.streams,
     )

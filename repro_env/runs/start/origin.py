@@ -63,6 +63,8 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the code, the working directory and the variables are those of the caller."""
     records_start: ClassVar[bool] = True
     """Whether this process records the start of the run."""
+    obeys_policy: ClassVar[bool] = True
+    """Whether the project's policy is enforced before the start. It was already, for a run that is submitted or repeated."""
 
     def working_directory(self, options: RunOptions, code: SourceDirectory, workspace: str) -> Path:
         """Return the working directory inside the run, if it exists there."""
@@ -102,6 +104,11 @@ class Submitted(Origin, frozen=True, kw_only=True):
 
     start: Start
     """The record of which this run has the code."""
+    obeys_policy: ClassVar[bool] = False
+
+    def record(self, start: Start, options: RunOptions) -> Start:
+        """Return the record with the defaults that the submission used."""
+        return msgspec.structs.replace(super().record(start, options), defaults=self.start.defaults)
 
     def code(self, project: Project, code: SourceDirectory, mounts: Sequence[Mount], tell: Tell) -> Snapshot:  # noqa: ARG002
         """Return the recorded code."""

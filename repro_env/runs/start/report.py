@@ -31,6 +31,8 @@ def announce(inputs: Inputs, tell: Tell) -> None:
     if start.gpus:
         how += f", {start.gpus} GPU{'s' * (start.gpus != 1)}"
     tell(f"run {short(start.id)}{how}, seed {start.seed}; {_source(inputs)}")
+    if start.defaults:
+        tell(f"{', '.join(start.defaults)} (from pyproject.toml)")
     if start.resume_of is not None:
         tell(
             f"resumes the run {short(start.resume_of)}, whose outputs are in the project; generators that the script does not seed "
@@ -126,7 +128,7 @@ def _unused(inputs: Inputs) -> Iterator[str]:
     options = inputs.options
     if inputs.origin.follows_caller:
         used = values_of(inputs.launch.env)
-        environ = {name: value for name, value in options.environ.items() if not name.startswith(engines.prefixes())}
+        environ = {name: value for name, value in options.environ.items() if not name.startswith(engines.PREFIXES)}
         unused = variables.unused(environ, used, inputs.spec.observed.variables.added)
         if names := [name for name in unused if name not in inputs.start.env_names]:
             yield f"ignored, because the run takes these variables from the spec: {shorten(names, _NAMED)} (to use yours: --env NAME)"

@@ -8,7 +8,6 @@ module starts no git program and obeys no git configuration.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from repro_env.oci.entry import Entry, escape, sort_with_parents
 from repro_env.runs.start import snapshot
 from repro_env.runs.start.snapshot import Snapshot
 from repro_env.schema.environment import values_of
+from repro_env.schema.patterns import lazy
 from repro_env.schema.run import Mount
 from repro_env.schema.spec import Spec
 from repro_env.store.store import Store
@@ -29,7 +29,7 @@ _OWN = ("HEAD", "index")
 _COMMON = ("packed-refs", "shallow", "info/exclude", "info/attributes", "info/grafts")
 _LARGEST = 256_000_000
 """Most bytes of the files that are copied for a run."""
-_KEY = re.compile(
+_KEY = lazy(
     rb"(?mi)^\s*(repositoryformatversion|filemode|ignorecase|symlinks|autocrlf|eol|objectformat|refstorage)\s*=\s*([a-z0-9]{1,16})\s*$"
 )
 _EXTENSIONS = ("objectformat", "refstorage")

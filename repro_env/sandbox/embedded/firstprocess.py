@@ -33,18 +33,18 @@ def main(launch: Launch, stage: Stage, *, out: Connection, mask: set[int], umask
     """
     try:
         os.setsid()
-        notes = stage.make_root(out)
-        command.fix_addresses(launch, notes)
+        deviations = stage.make_root(out)
+        command.fix_addresses(launch, deviations)
         kernel.new_session_keyring()
-        notes += _filter_calls()
+        deviations += _filter_calls()
         ready, gate = os.pipe2(os.O_CLOEXEC)
         child = os.fork()
         if child == 0:
             os.close(gate)
             _become_command(launch, stage, ready, out=out, mask=mask, umask=umask)
         if not namespaces.keep_harmless_capability():
-            notes.append("init: the command can trace it")
-        session.send(out, Started(tuple(notes)))
+            deviations.append("init: the command can trace it")
+        session.send(out, Started(tuple(deviations)))
         raise _become_init(launch, stage.interpreter, child, out.fileno())
     except BaseException as error:  # noqa: BLE001  a forked process has no caller to raise to
         fail(out, error)

@@ -115,9 +115,9 @@ class JoinedStage(Stage):
         with _entering():
             kernel.enter_namespace(self._namespaces["mnt"])
             namespaces.enter_mounts()
-        notes = rootfs.mount_proc(None)
+        deviations = rootfs.mount_proc(None)
         rootfs.hide_machine()
-        return notes
+        return deviations
 
 
 def _entering() -> AbstractContextManager[None]:

@@ -158,14 +158,14 @@ def mount_system(root: Root, old: int, *, console: str = "") -> list[str]:
     """
     for path in ("/proc", "/sys", "/dev", "/run"):
         root.make_directory(path)
-    notes = mount_proc(old)
-    notes += _sys(old)
+    deviations = mount_proc(old)
+    deviations += _sys(old)
     with attempt("make /dev"):
-        notes += _dev(old, console)
+        deviations += _dev(old, console)
     with attempt("make /run"):
         kernel.mount("tmpfs", "/run", "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=0755")
     hide_machine()
-    return notes
+    return deviations
 
 
 def mount_proc(old: int | None) -> list[str]:
@@ -173,7 +173,7 @@ def mount_proc(old: int | None) -> list[str]:
 
     `old`: a descriptor of the host's root; None if `/proc` is already mounted, for another PID namespace.
     """
-    notes = []
+    deviations = []
     try:
         # hidepid hides processes that the command cannot trace, such as the first process of the run.
         kernel.mount("proc", "/proc", "proc", _RESTRICTED, "hidepid=2")
@@ -183,14 +183,14 @@ def mount_proc(old: int | None) -> list[str]:
             with attempt("bind /proc"):
                 kernel.bind("proc", "/proc")
             os.chdir("/")
-        notes.append("proc: host")
+        deviations.append("proc: host")
     if not overlay.in_user_namespace():  # else the command has no permission to write these
         for path in ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/driver"):
             if os.path.lexists(path):
                 with attempt(f"make {path} read-only"):
                     kernel.bind(path, path)
                     seal(path)
-    return notes
+    return deviations
 
 
 def hide_machine() -> None:

@@ -15,7 +15,7 @@ import contextlib
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from repro_env.sandbox import doctor, workspace
+from repro_env.sandbox import doctor
 from repro_env.sandbox.embedded.joined import JoinedStage, Neighbours
 from repro_env.sandbox.embedded.stage import Stage
 from repro_env.sandbox.embedded.supervisor import supervise
@@ -60,8 +60,8 @@ class EmbeddedRunner(Runner):
     ) -> tuple[Stage, Callable[[int], None] | None]:
         """The first attempt to start the run, and what is called when the root is ready."""
         started = None
-        if launch.member is not None:
-            scratch = workspace.host_directory(launch, directory) / SCRATCH
+        if not launch.member.is_alone:
+            scratch = launch.member.host_directory(directory) / SCRATCH
             neighbours = Neighbours(scratch, launch.member.rank, stack)
             started = neighbours.started
             if neighbours.namespaces:

@@ -34,10 +34,9 @@ class Stage:
         self._launch = launch
         self.interpreter = image.interpreter
         self.streams = streams
-        host = workspace.host_directory(launch, directory)
-        outside, scratch = host / OUTSIDE, host / SCRATCH
-        if launch.member is not None:  # overlay refuses a work directory that another mount has used
-            scratch /= str(launch.member.rank)
+        host = launch.member.host_directory(directory)
+        outside = host / OUTSIDE
+        scratch = host / SCRATCH / str(launch.member.rank)  # overlay refuses a work directory that another mount has used
         self._point, work = scratch / "root", scratch / "work"
         for path in (self._point, work):
             path.mkdir(parents=True, exist_ok=True)
@@ -82,7 +81,7 @@ class Stage:
             namespaces.enter(network=self._launch.network)
 
     def make_root(self, out: Connection) -> list[str]:
-        """Make the root and enter it, as the first process of the run. Returns notes for the record."""
+        """Make the root and enter it, as the first process of the run. Returns deviations for the record."""
         launch = self._launch
         os.umask(0o022)
         with rootfs.attempt("enter a mount namespace"):
@@ -97,7 +96,7 @@ class Stage:
             devices = {node.target: _handle(node.source) for node in launch.gpus.nodes}
         with rootfs.attempt("change the root"):
             old = rootfs.change_root(self._point)
-        notes = rootfs.mount_system(self.root, old, console=self.streams.terminal)
+        deviations = rootfs.mount_system(self.root, old, console=self.streams.terminal)
         with rootfs.attempt("make the device files of the GPUs"):
             for target, handle in devices.items():
                 rootfs.bind_device(target, handle)
@@ -121,7 +120,7 @@ class Stage:
             handle, read_only = mounts[target]
             rootfs.bind_handle(self.root, target, handle, read_only=read_only, replace_link=target in relocated)
         rootfs.detach_old_root(old)
-        return notes
+        return deviations
 
 
 def _handle(path: str) -> int:

@@ -72,7 +72,7 @@ class CharliecloudRunner(ProgramRunner):
             arguments=(*options, *arguments, str(root), "--"),
             env=environment(),
             isolation=isolation,
-            notes=("sys: host",) if launch.network else (),
+            deviations=("sys: host",) if launch.network else (),
         )
 
 

@@ -51,7 +51,7 @@ class Container(Frozen, frozen=True, kw_only=True):
     env: Mapping[str, str]
     isolation: Mapping[str, object] | None = None
     """What `init.py` does before the command (`guest/init.py`); None if the program isolates the run."""
-    notes: tuple[str, ...] = ()
+    deviations: tuple[str, ...] = ()
     """What deviates from a usual run, for the record."""
 
 
@@ -121,7 +121,7 @@ class ProgramRunner(Runner):
         more = {} if container.isolation is None else {"isolation": container.isolation}
         result = handover.attend(listener, launch, streams, failure, promises=_promises(launch, binds, image), **more)
         user = ["user: uid 0 in the run is uid 0 on the host"] if launch.user.uid == 0 else []
-        result.methods = (f"{self.program} {version}", *image_means(self._image, launch), *container.notes, *user)
+        result.methods = (f"{self.program} {version}", *image_means(self._image, launch), *container.deviations, *user)
         return result
 
     def _failure(self, log: Path) -> SandboxError:

@@ -5,7 +5,6 @@ Works with any seekable binary file: a file on disk, or a remote file that is re
 
 from __future__ import annotations
 
-import contextlib
 import struct
 import zipfile
 import zlib
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from repro_env.oci import inflate, wheel
-from repro_env.oci.entry import Entry
+from repro_env.oci.entry import CHUNK, Entry
 from repro_env.schema.errors import ArtifactError
 from repro_env.store.facts import FactCache
 
@@ -25,6 +24,7 @@ FACTS = "wheel"
 """Kind of the facts of wheels in the store's cache, by the wheel's sha256."""
 _BROKEN = (zipfile.BadZipFile, zlib.error, struct.error, ValueError, IndexError)
 """What `zipfile` raises for invalid archives. It raises IndexError for an empty name."""
+_UNREADABLE = (*_BROKEN, EOFError, NotImplementedError, OSError, KeyError)
 
 
 def facts(file: BinaryIO, filename: str) -> wheel.Facts:
@@ -48,20 +48,26 @@ class WheelContents:
         self._file: BinaryIO | None = None
         self._members: dict[str, zipfile.ZipInfo] = {}
 
-    def chunks(self, entry: Entry) -> Iterable[bytes]:
+    def chunks(self, entry: Entry, installed: Iterable[bytes] | None = None) -> Iterable[bytes]:
         """Return the content of one file entry: its deflate stream (`Deflated`) if there is one. It is read once.
 
+        `installed`: the content of the installed file, which is used if it has the member's size and CRC; else reading fails.
         Raises `ArtifactError` if the file is not a wheel or lacks the member; reading the result may raise it too.
         """
         if entry.path in self._installed.literals:
             return (self._installed.literals[entry.path],)
         where = f"{self._path.name}: {entry.path}"
-        with _errors(where):
+        try:
             if self._file is None:
                 with zipfile.ZipFile(self._path) as archive:
                     self._members = archive.NameToInfo
                 self._file = self._path.open("rb")
-            return content(self._file, self._members[self._installed.members[entry.path]], where)
+            member = self._members[self._installed.members[entry.path]]
+            if installed is not None:
+                return inflate.check(installed, member.file_size, member.CRC, where)
+            return content(self._file, member, where)
+        except _UNREADABLE as error:
+            raise _unreadable(error, where) from None
 
     def close(self) -> None:
         """Close the wheel."""
@@ -97,7 +103,8 @@ def content(file: BinaryIO, member: zipfile.ZipInfo, where: str) -> Iterable[byt
     Its size and CRC are checked while it is read. Raises `NotImplementedError` for another compression method.
     """
     if member.compress_type == zipfile.ZIP_DEFLATED:
-        return inflate.Deflated(member.CRC, member.file_size, _raw(file, member, where), where)
+        is_small = member.compress_size <= _READ and member.file_size <= CHUNK
+        return inflate.Deflated(member.CRC, member.file_size, _raw(file, member, where), where, is_small)
     if member.compress_type == zipfile.ZIP_STORED:
         return inflate.check(_raw(file, member, where), member.file_size, member.CRC, where)
     raise NotImplementedError(f"it is compressed by method {member.compress_type}")
@@ -105,7 +112,7 @@ def content(file: BinaryIO, member: zipfile.ZipInfo, where: str) -> Iterable[byt
 
 def _raw(file: BinaryIO, member: zipfile.ZipInfo, where: str) -> Iterator[bytes]:
     """Yield the bytes of a member as they are in the file."""
-    with _errors(where):
+    try:
         file.seek(member.header_offset)
         header = file.read(HEADER)
         if len(header) != HEADER or header[:4] != b"PK\x03\x04":
@@ -118,12 +125,10 @@ def _raw(file: BinaryIO, member: zipfile.ZipInfo, where: str) -> Iterator[bytes]
                 raise zipfile.BadZipFile("the wheel is truncated")
             unread -= len(data)
             yield data
+    except _UNREADABLE as error:
+        raise _unreadable(error, where) from None
 
 
-@contextlib.contextmanager
-def _errors(where: str) -> Iterator[None]:
-    try:
-        yield
-    except (*_BROKEN, EOFError, NotImplementedError, OSError, KeyError) as error:
-        hint = "the wheel is damaged; delete it from the store and rebuild"
-        raise ArtifactError(f"the file cannot be unpacked: {error}", where=where, hint=hint) from None
+def _unreadable(error: Exception, where: str) -> ArtifactError:
+    hint = "the wheel is damaged; delete it from the store and rebuild"
+    return ArtifactError(f"the file cannot be unpacked: {error}", where=where, hint=hint)

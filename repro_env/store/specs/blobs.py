@@ -50,33 +50,34 @@ class SpecBlobs:
     def add_tree(self, members: Members, *, facts: FactCache | None = None) -> TreeBlob:
         """Store a tree as the gzip of its layer tar. The same members give the same file.
 
-        With `facts`, `has` knows later that the file is complete. Raises `DiskError` and what the members raise.
+        With `facts`, `has` and `entries` know later what the blob is without reading it: every file's entry has its sha256. Raises `DiskError` and what the members raise.
         """
-        files = 0
+        entries: list[Entry] = []
 
-        def counted() -> Members:
-            nonlocal files
-            for member in members:
-                files += 1
-                yield member
+        def listed() -> Members:
+            for entry, chunks in members:
+                entries.append(entry)
+                yield entry, chunks
 
         self._make()
-        tree = Measured(tar.write(counted()))
+        tree = Measured(tar.write(listed()))
         with room(self.directory), self._temp.directory() as temporary:
             packed = write_hashed(temporary / "blob", compress_chunks(tree))
             path = self._keep(temporary / "blob", hex_of(tree.digest) + ".gz")
         if facts is not None:
             facts.put("bundled", file_key(path), b"whole")
             facts.put(BLOB_DIGEST, file_key(path), packed.digest.encode())
-        return TreeBlob(sha256=tree.digest, size=tree.size, files=files)
+            facts.put(_LISTED, f"{tree.digest} {tree.size}", codec.canonical(entries))
+        return TreeBlob(sha256=tree.digest, size=tree.size, files=len(entries))
 
     def add_file(self, path: Path, digest: str, *, compress: bool = False) -> None:
         """Store a copy of a file, compressed or not. Raises `ArtifactError` if it does not have this digest."""
         self._make()
         with room(self.directory), self._temp.directory() as temporary, path.open("rb") as file:
-            content = Measured(iter(lambda: file.read(CHUNK), b""))
-            write_hashed(temporary / "blob", compress_chunks(content) if compress else content)
-            actual = hex_of(content.digest)
+            content: Iterable[bytes] = iter(lambda: file.read(CHUNK), b"")
+            plain = Measured(content)
+            written = write_hashed(temporary / "blob", compress_chunks(plain) if compress else content)
+            actual = hex_of((plain if compress else written).digest)
             if actual != hex_of(digest):
                 raise ArtifactError(
                     f"the file does not have the expected content (its sha256 is {actual[:16]}…)",

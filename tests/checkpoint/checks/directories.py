@@ -120,8 +120,8 @@ def a_full_disk_keeps_previous_checkpoints(directory: Path) -> None:
 
 def the_manifest_describes_the_origin(directory: Path) -> None:
     model, _ = tiny()
-    notes = directory / "notes"
-    run = {"REPRO_ENV_RUN": "run-1", "REPRO_ENV_NOTES": str(notes), "REPRO_ENV_SEED": "7", "REPRO_ENV_IMAGE": "sha256:aa"}
+    reports = directory / "reports"
+    run = {"REPRO_ENV_RUN": "run-1", "REPRO_ENV_REPORTS": str(reports), "REPRO_ENV_SEED": "7", "REPRO_ENV_IMAGE": "sha256:aa"}
     run["REPRO_ENV_DATA"] = json.dumps({"/data": "sha256:cc"})
     os.environ.update(run)
     try:
@@ -148,7 +148,7 @@ def the_manifest_describes_the_origin(directory: Path) -> None:
     assert (facts["recipe"], facts["metrics"], facts["parent"], facts["spec"]) == ({"crop": 4}, {"accuracy": 0.5}, None, None)
     parent = {"run": "run-1", "path": first.path, "sha256": first.sha256, "step": 0}
     assert second.facts["parent"] == parent
-    assert json.loads(notes.read_text()) == {"resumed": parent}
+    assert json.loads(reports.read_text()) == {"resumed": parent}
 
 
 def a_file_size_limit_keeps_previous_checkpoints(directory: Path) -> None:

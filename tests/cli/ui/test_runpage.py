@@ -7,8 +7,8 @@ import msgspec
 from repro_env.cli.ui import runpage
 from repro_env.runs.records import records
 from repro_env.runs.records.annotation import Annotation
-from repro_env.runs.records.notes import MORE_VALUES
 from repro_env.runs.records.records import Run
+from repro_env.runs.records.reports import MORE_VALUES
 from repro_env.schema.environment import Variable
 from repro_env.schema.run import Count, Fact, GpuFact, Limits, Metric, Parameter, Parent, Rank, Seeded
 from tests.runs.records.examples import DIGEST, end, recorded, start
@@ -44,8 +44,14 @@ def run() -> Run:
     return Run(Path("/runs/x"), started, ended, "done")
 
 
+def shown(found: Run, *annotations: Annotation, complete: bool = False) -> list[str]:
+    page = runpage.new(complete=complete)
+    runpage.show(page, found, annotations)
+    return page.lines
+
+
 def test_the_page_shows_every_field_of_the_record() -> None:
-    lines = list(runpage.lines(run(), ()))
+    lines = shown(run())
     for line in (
         "seed      0, the same on all ranks",
         "mode      determinism: warn",
@@ -58,8 +64,8 @@ def test_the_page_shows_every_field_of_the_record() -> None:
         "limits    1.5 CPUs, 8.6 GB of memory, 90 s",
         "rank      0 of 2 (gloo, cpu)",
         "own seed  torch.manual_seed(42) at train.py:3",
-        "entropy   os.urandom once at train.py:4",
-        "not deterministic put_ 1,200 times at train.py:5",
+        "random    os.urandom once at train.py:4 (from the system)",
+        "not deterministic  put_ 1,200 times at train.py:5",
         "  threads.torch = 2",
         "  lr = 1e-3",
         "metrics   25 in 1 file",
@@ -75,25 +81,25 @@ def test_the_page_reports_that_start_json_was_edited(tmp_path: Path) -> None:
     digest = records.digest(directory / "start.json")
     recording.finish(msgspec.structs.replace(end(records.read(directory).start.id), start=digest))
     assert records.read(directory).intact is True
-    assert not any("was changed" in line for line in runpage.lines(records.read(directory), ()))
+    assert not any("was changed" in line for line in shown(records.read(directory)))
     (directory / "start.json").chmod(0o644)
     (directory / "start.json").write_bytes((directory / "start.json").read_bytes().replace(b'"seed": 0', b'"seed": 1'))
     assert records.read(directory).intact is False
-    assert any("start.json was changed" in line for line in runpage.lines(records.read(directory), ()))
+    assert any("start.json was changed" in line for line in shown(records.read(directory)))
 
 
 def test_long_lists_are_shortened_with_a_count() -> None:
-    lines = list(runpage.lines(run(), ()))
+    lines = shown(run())
     assert "  and 5 more (--all shows them)" in lines
     assert not any(line.startswith("  m24") for line in lines)
-    assert any(line.startswith("  m24") for line in runpage.lines(run(), (), complete=True))
+    assert any(line.startswith("  m24") for line in shown(run(), complete=True))
 
 
 def test_notes_are_at_the_end_of_the_page_with_their_time() -> None:
     decision = Annotation(
         schema="repro-env/annotation/1", id=ID, written="2026-07-01T10:15:30.000Z", kind="decision", text=("a", "b"), by="ann"
     )
-    assert list(runpage.lines(run(), (decision,)))[-3:] == ["decision  2026-07-01T10:15:30.000Z (ann)", "  a", "  b"]
+    assert shown(run(), decision)[-3:] == ["decision  2026-07-01T10:15:30.000Z (ann)", "  a", "  b"]
 
 
 def seeded(*values: str, line: int = 7) -> tuple[Seeded, ...]:

@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from repro_env.compare.preflight.check import VERDICTS, Captured, Check, Disk, Machine, Verdict, worst
+from repro_env.compare.preflight.compatibility import compatibility, version
+from repro_env.compare.preflight.finding import VERDICTS, Captured, Disk, Finding, Machine, Verdict, worst
 from repro_env.compare.preflight.judge import judge
-from repro_env.compare.preflight.rules import rules, version
 from repro_env.environment.machine.nvml import Gpu
 from repro_env.schema.environment import Host
 from repro_env.schema.frameworks import Device, Frameworks, Library, Threads
@@ -73,8 +73,8 @@ def with_torch(names: tuple[str, ...] = (), *, cuda: str = "13.0", architectures
     return msgspec.structs.replace(CAPTURED, frameworks=frameworks)
 
 
-def find(checks: tuple[Check, ...], name: str) -> Check:
-    return next(check for check in checks if check.name == name)
+def find(findings: tuple[Finding, ...], name: str) -> Finding:
+    return next(finding for finding in findings if finding.name == name)
 
 
 @pytest.mark.parametrize(
@@ -84,11 +84,11 @@ def test_driver_and_kernels_have_the_verdict_of_the_source(pair: Pair) -> None:
     wheel = WHEELS[pair.torch]
     captured = with_torch(cuda=wheel.cuda, architectures=wheel.architectures)
     captured = msgspec.structs.replace(captured, packages=captured.packages | pair.packages)
-    checks = judge(captured, with_gpus(*pair.gpus, driver=pair.driver))
-    assert find(checks, "GPU driver").verdict == pair.driver_verdict
-    assert worst(tuple(check for check in checks if check.name == "compute capability")) == pair.kernel_verdict
-    assert all(check.why for check in checks if check.verdict != "ok"), "each verdict has its reason"
-    assert all(check.fix for check in checks if check.verdict == "blocked"), "what blocks has a fix"
+    findings = judge(captured, with_gpus(*pair.gpus, driver=pair.driver))
+    assert find(findings, "GPU driver").verdict == pair.driver_verdict
+    assert worst(tuple(finding for finding in findings if finding.name == "compute capability")) == pair.kernel_verdict
+    assert all(finding.why for finding in findings if finding.verdict != "ok"), "each verdict has its reason"
+    assert all(finding.fix for finding in findings if finding.verdict == "blocked"), "what blocks has a fix"
 
 
 def test_the_pairs_are_many_and_each_has_a_source() -> None:
@@ -98,8 +98,8 @@ def test_the_pairs_are_many_and_each_has_a_source() -> None:
     assert len({(pair.torch, pair.driver, *pair.gpus, *pair.packages) for pair in TABLE.pair}) == len(TABLE.pair)
 
 
-def test_every_row_of_the_rules_has_a_source() -> None:
-    table = rules()
+def test_every_row_of_the_compatibility_table_has_a_source() -> None:
+    table = compatibility()
     rows: tuple[Any, ...] = (
         *table.family, *table.forward, *table.kind, *table.cubin, *table.family_specific, *table.released, *table.wheel, *table.libc,
         *table.baseline, table.toolkits, table.shm,
@@ -112,41 +112,43 @@ def test_every_row_of_the_rules_has_a_source() -> None:
         assert major not in families or version(driver) >= version(families[major])[:1], f"CUDA {cuda} before its family"
 
 
-def test_the_rules_are_not_older_than_the_installed_torch() -> None:
-    """A newer PyTorch in the environment of the trainers brings wheels for a CUDA, or cubins, that the rules have to know."""
+def test_the_compatibility_table_are_not_older_than_the_installed_torch() -> None:
+    """A newer PyTorch in the environment of the trainers brings wheels for a CUDA, or cubins, that the table has to know."""
     directory = next(iter(Path(__file__).parents[3].glob("build/trainers/lib/python3*/site-packages/torch")), None)
     need(directory is not None, "the environment of the trainers: make trainers")
     assert directory is not None
     installed = re.search(r"__version__ = '(\d+\.\d+)", (directory / "version.py").read_text())
-    known = re.match(r"PyTorch (\d+\.\d+)", rules().sources["torch"])
+    known = re.match(r"PyTorch (\d+\.\d+)", compatibility().sources["torch"])
     assert installed is not None
     assert known is not None
-    assert version(known[1]) >= version(installed[1]), f"rules.toml is of PyTorch {known[1]}, but {installed[1]} is installed"
+    assert version(known[1]) >= version(installed[1]), (
+        f"compatibility.toml is of PyTorch {known[1]}, but {installed[1]} is installed"
+    )
     table = (directory / "cuda/__init__.py").read_text().partition("PYTORCH_RELEASES_CODE_CC")[2].partition("\n}")[0]
     wheels = set(re.findall(r'"(\d+\.\d+)": \{', table))
-    assert wheels == {row.cuda for row in rules().wheel} <= rules().toolkits.driver.keys()
+    assert wheels == {row.cuda for row in compatibility().wheel} <= compatibility().toolkits.driver.keys()
 
 
-def test_the_rules_for_cubins_are_those_of_the_installed_torch() -> None:
+def test_the_compatibility_table_for_cubins_are_those_of_the_installed_torch() -> None:
     """The trainers' PyTorch has the table from which ours was made."""
     text = next(iter(Path(__file__).parents[3].glob("build/trainers/lib/python3*/site-packages/torch/cuda/__init__.py")), None)
     if text is None or "DEVICE_REQUIREMENT" not in (source := text.read_text()):
         pytest.skip("the environment of the trainers has no torch with this table")
-    table = rules()
+    table = compatibility()
     for row in table.wheel:
         assert f'"{row.cuda}": {{' in source
     for cubin in table.cubin:
         number = cubin.code.replace(".", "")
         values = ", ".join(value.replace(".", "") for value in cubin.only or cubin.excluded)
-        rule = f"_CompatSet({{{values}}})" if cubin.only else f"_CompatInterval(start={number}, exclude={{{values}}})"
-        assert f"    {number}: {rule},\n" in source
+        expected = f"_CompatSet({{{values}}})" if cubin.only else f"_CompatInterval(start={number}, exclude={{{values}}})"
+        assert f"    {number}: {expected},\n" in source
     assert source.count("exclude={") + source.count("_CompatSet({") == len(table.cubin)
 
 
 def test_the_same_machine_is_ok() -> None:
-    checks = judge(with_torch((H100, H100)), with_gpus((H100, "9.0"), (H100, "9.0")))
-    assert {check.verdict for check in checks} == {"ok"}
-    assert [check.name for check in checks] == [
+    findings = judge(with_torch((H100, H100)), with_gpus((H100, "9.0"), (H100, "9.0")))
+    assert {finding.verdict for finding in findings} == {"ok"}
+    assert [finding.name for finding in findings] == [
         "architecture", "kernel", "CPU", "CPU flags", "cores and threads", "GPUs", "GPU driver", "compute capability", "/dev/shm",
         "disk",
     ]  # fmt: skip
@@ -162,23 +164,23 @@ def test_the_same_machine_is_ok() -> None:
     ],
 )
 def test_other_gpus_or_another_number_may_change_numbers(gpus: tuple[tuple[str, str], ...], here: str) -> None:
-    checks = judge(with_torch((H100, H100)), with_gpus(*gpus))
-    check = find(checks, "GPUs")
-    assert (check.captured, check.here, check.verdict) == (f"2 x {H100}", here, "numerics may differ")
-    assert worst(checks) == "numerics may differ"
+    findings = judge(with_torch((H100, H100)), with_gpus(*gpus))
+    finding = find(findings, "GPUs")
+    assert (finding.captured, finding.here, finding.verdict) == (f"2 x {H100}", here, "numerics may differ")
+    assert worst(findings) == "numerics may differ"
 
 
 def test_the_model_of_a_mig_device_is_unknown() -> None:
     machine = msgspec.structs.replace(MACHINE, gpus=(Gpu(H100, "9.0", is_model=False),))
-    checks = judge(with_torch((f"{H100} MIG 1g.10gb",)), machine)
-    assert (find(checks, "GPUs").verdict, find(checks, "compute capability").verdict) == ("unknown", "ok")
+    findings = judge(with_torch((f"{H100} MIG 1g.10gb",)), machine)
+    assert (find(findings, "GPUs").verdict, find(findings, "compute capability").verdict) == ("unknown", "ok")
 
 
 def test_gpus_that_the_run_does_not_use_do_not_block_it() -> None:
     """The driver is too old for CUDA 13.0, but `--gpus none` was given."""
-    checks = judge(with_torch((H100,)), with_gpus(driver="470.57.02"))
-    assert worst(checks) == "numerics may differ"
-    assert not {"GPU driver", "compute capability"} & {check.name for check in checks}
+    findings = judge(with_torch((H100,)), with_gpus(driver="470.57.02"))
+    assert worst(findings) == "numerics may differ"
+    assert not {"GPU driver", "compute capability"} & {finding.name for finding in findings}
     assert worst(judge(with_torch(), with_gpus(driver="470.57.02"))) == "ok"
 
 
@@ -200,9 +202,9 @@ def test_gpus_of_a_run_that_was_captured_without_them_are_checked() -> None:
     ],
     ids=["ROCm", "a torch that does not name its CUDA", "JAX"],
 )
-def test_a_runtime_without_rules_is_unknown(frameworks: Frameworks) -> None:
-    checks = judge(msgspec.structs.replace(CAPTURED, frameworks=frameworks), with_gpus((H100, "9.0"), driver="575.57.08"))
-    assert find(checks, "GPU driver").verdict == "unknown"
+def test_a_runtime_without_facts_is_unknown(frameworks: Frameworks) -> None:
+    findings = judge(msgspec.structs.replace(CAPTURED, frameworks=frameworks), with_gpus((H100, "9.0"), driver="575.57.08"))
+    assert find(findings, "GPU driver").verdict == "unknown"
 
 
 @pytest.mark.parametrize(
@@ -227,14 +229,14 @@ def test_a_driver_with_which_torch_found_the_gpus_at_capture_is_ok(
 
 def test_the_fix_for_missing_kernels_names_wheels_that_have_them() -> None:
     captured = with_torch(architectures="sm_75 sm_80 sm_86 sm_90 sm_100 sm_120")
-    check = find(judge(captured, with_gpus(("Tesla V100-SXM2-16GB", "7.0"))), "compute capability")
-    assert check.why == "torch 2.13.0 has no kernels for this GPU"
-    assert check.fix == "use a GPU of the list, or capture an environment with torch 2.13 for CUDA 12.6"
+    finding = find(judge(captured, with_gpus(("Tesla V100-SXM2-16GB", "7.0"))), "compute capability")
+    assert finding.why == "torch 2.13.0 has no kernels for this GPU"
+    assert finding.fix == "use a GPU of the list, or capture an environment with torch 2.13 for CUDA 12.6"
 
 
 def test_another_architecture_blocks() -> None:
-    check = find(judge(CAPTURED, msgspec.structs.replace(MACHINE, architecture="arm64")), "architecture")
-    assert (check.captured, check.here, check.verdict) == ("amd64", "arm64", "blocked")
+    finding = find(judge(CAPTURED, msgspec.structs.replace(MACHINE, architecture="arm64")), "architecture")
+    assert (finding.captured, finding.here, finding.verdict) == ("amd64", "arm64", "blocked")
 
 
 @pytest.mark.parametrize(
@@ -272,8 +274,8 @@ def test_the_kernel_must_be_new_enough_for_the_c_library_of_the_image(
 def test_flags_of_the_cpu(libc: str, isa: tuple[str, ...], verdict: Verdict, here: str) -> None:
     """RHEL 9 requires x86-64-v2, and RHEL 10 x86-64-v3."""
     captured = msgspec.structs.replace(CAPTURED, packages={"glibc": libc})
-    check = find(judge(captured, msgspec.structs.replace(MACHINE, host=msgspec.structs.replace(HOST, isa=isa))), "CPU flags")
-    assert (check.verdict, check.here) == (verdict, here)
+    finding = find(judge(captured, msgspec.structs.replace(MACHINE, host=msgspec.structs.replace(HOST, isa=isa))), "CPU flags")
+    assert (finding.verdict, finding.here) == (verdict, here)
 
 
 def test_another_cpu_may_change_numbers() -> None:
@@ -287,8 +289,8 @@ def test_cores_only_matter_if_the_captured_threads_are_not_used() -> None:
     frameworks = Frameworks(threads=(Threads(library="openblas", count=8),))
     captured = msgspec.structs.replace(CAPTURED, frameworks=frameworks)
     fewer = msgspec.structs.replace(MACHINE, host=msgspec.structs.replace(HOST, cores=2))
-    check = find(judge(captured, fewer), "cores and threads")
-    assert (check.verdict, check.why) == ("ok", "the run uses 8 threads on 2 cores, as captured, and is slower")
+    finding = find(judge(captured, fewer), "cores and threads")
+    assert (finding.verdict, finding.why) == ("ok", "the run uses 8 threads on 2 cores, as captured, and is slower")
     off = msgspec.structs.replace(fewer, replays_threads=False)
     assert find(judge(captured, off), "cores and threads").verdict == "numerics may differ"
 
@@ -296,13 +298,13 @@ def test_cores_only_matter_if_the_captured_threads_are_not_used() -> None:
 def test_a_small_dev_shm_is_reported_if_there_is_a_torch() -> None:
     small = msgspec.structs.replace(MACHINE, shm=64 << 20)
     assert find(judge(with_torch(), small), "/dev/shm").verdict == "unknown"
-    assert "/dev/shm" not in {check.name for check in judge(CAPTURED, small)}
+    assert "/dev/shm" not in {finding.name for finding in judge(CAPTURED, small)}
 
 
 @pytest.mark.parametrize(("free", "inodes", "lacking"), [(10**8, 10**6, "bytes"), (10**12, 10, "inodes")])
 def test_a_full_disk_blocks(free: int, inodes: int, lacking: str) -> None:
     disk = msgspec.structs.replace(DISK, free=free, free_inodes=inodes)
-    check = find(judge(CAPTURED, msgspec.structs.replace(MACHINE, disk=disk)), "disk")
-    assert (check.verdict, check.why) == ("blocked", f"there are not enough {lacking} for the image")
+    finding = find(judge(CAPTURED, msgspec.structs.replace(MACHINE, disk=disk)), "disk")
+    assert (finding.verdict, finding.why) == ("blocked", f"there are not enough {lacking} for the image")
     present = msgspec.structs.replace(disk, needed=0, needed_inodes=0)
     assert find(judge(CAPTURED, msgspec.structs.replace(MACHINE, disk=present)), "disk").verdict == "ok"

@@ -30,6 +30,8 @@ from tests.fakes.index import configured
 class Memory:
     """An output in memory."""
 
+    in_workers = False
+
     def __init__(self) -> None:
         self.blobs: dict[str, bytes] = {}
         self.image: Image | None = None

@@ -188,14 +188,14 @@ def test_the_dockerfile_is_written_again_only_if_a_file_is_missing(spec: Spec, t
     directory, store = tmp_path / "repro", Store.open(tmp_path / "store")
     for path in (tmp_path / "wheels").iterdir():
         store.blobs.put([path.read_bytes()], "sha256:" + hashlib.sha256(path.read_bytes()).hexdigest(), where="test")
-    assert dockerfile.write(directory, spec, store, wheels.facts_in(tmp_path / "wheels")) == ""
+    assert dockerfile.write(directory, spec, store, wheels.forms_in(tmp_path / "wheels", spec)) == ""
     first = {name: (directory / name).read_bytes() for name in NAMES}
     times = {name: (directory / name).stat().st_mtime_ns for name in NAMES}
-    assert dockerfile.write(directory, spec, store, wheels.facts_in(tmp_path / "wheels")) == ""
+    assert dockerfile.write(directory, spec, store, wheels.forms_in(tmp_path / "wheels", spec)) == ""
     assert times == {name: (directory / name).stat().st_mtime_ns for name in NAMES}
     for name in NAMES:
         (directory / name).write_bytes(b"edited")
-        dockerfile.write(directory, spec, store, wheels.facts_in(tmp_path / "wheels"))
+        dockerfile.write(directory, spec, store, wheels.forms_in(tmp_path / "wheels", spec))
         assert {name: (directory / name).read_bytes() for name in NAMES} == first
     assert first["install.py"] == dockerfile.installer()
 
@@ -208,7 +208,7 @@ def test_an_old_dockerfile_is_removed_if_it_cannot_be_written(spec: Spec, tmp_pa
         name="zlib", version="1", build="0", subdir="linux-64", filename="zlib-1-0.conda", sha256="sha256:" + "0" * 64, size=1
     )
     assert dockerfile.write(
-        directory, changed(spec, packages=(package,)), Store.open(tmp_path / "store"), wheels.facts_in(tmp_path)
+        directory, changed(spec, packages=(package,)), Store.open(tmp_path / "store"), wheels.forms_in(tmp_path, spec)
     )
     assert not any((directory / name).exists() for name in NAMES)
 
@@ -216,7 +216,7 @@ def test_an_old_dockerfile_is_removed_if_it_cannot_be_written(spec: Spec, tmp_pa
 @pytest.mark.parametrize("value", ["/home/ann/my\u00a0project", "/a\u2028RUN id", "/a\u202eb"])
 def test_a_value_that_a_dockerfile_cannot_express_does_not_end_the_capture(spec: Spec, tmp_path: Path, value: str) -> None:
     odd = changed(spec, config=msgspec.structs.replace(spec.identity.config, env=(Variable(name="PATH", value=value),)))
-    why = dockerfile.write(tmp_path / "repro", odd, Store.open(tmp_path / "store"), wheels.facts_in(tmp_path))
+    why = dockerfile.write(tmp_path / "repro", odd, Store.open(tmp_path / "store"), wheels.forms_in(tmp_path, spec))
     assert "a Dockerfile cannot express" in why
     assert why.isprintable()
     assert not (tmp_path / "repro" / "Dockerfile").exists()

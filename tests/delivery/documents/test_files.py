@@ -6,24 +6,33 @@ from pathlib import Path
 
 import pytest
 
-from repro_env.delivery.documents import dockerfile, files
+from repro_env.delivery.documents import files, templates
 from repro_env.schema import codec
 from repro_env.schema.spec import Spec
 from repro_env.store.store import Store
 from tests.fakes import specs, wheels
 
-NAMES = {"requirements.txt", "pylock.toml", "sbom.cdx.json", "spec.json"}
+NAMES = {"Dockerfile", "image-files.txt.gz", "install.py", "requirements.txt", "pylock.toml", "sbom.cdx.json", "spec.json"}
+
+
+class Project:
+    """A directory for the files of a spec, its store and the wheel."""
+
+    def __init__(self, path: Path) -> None:
+        self.output = path / "repro"
+        self.spec: Spec = specs.make(self.output, {"demo": wheels.make(path / "wheels", "demo")})
+        (self.output / "spec.json").unlink()
+        self._store, self._form_of = Store.open(path / "store"), wheels.forms_in(path / "wheels", self.spec)
+
+    def write(self) -> dict[str, tuple[int, bytes]]:
+        """Write the files. Returns the inode and the content of each."""
+        assert files.write(self.output, self.spec, self._store, self._form_of) == ""
+        return {path.name: (path.stat().st_ino, path.read_bytes()) for path in self.output.iterdir() if path.is_file()}
 
 
 @pytest.fixture
-def output(tmp_path: Path) -> Path:
-    (tmp_path / "repro").mkdir()
-    return tmp_path / "repro"
-
-
-@pytest.fixture
-def spec(tmp_path: Path) -> Spec:
-    return specs.make(tmp_path / "made", {"demo": wheels.make(tmp_path / "wheels", "demo")})
+def project(tmp_path: Path) -> Project:
+    return Project(tmp_path)
 
 
 def test_the_seed_changes_only_the_spec_file(tmp_path: Path) -> None:
@@ -32,8 +41,7 @@ def test_the_seed_changes_only_the_spec_file(tmp_path: Path) -> None:
     for seed in (0, 7):
         directory = tmp_path / f"seed-{seed}"
         spec = specs.make(directory, {"demo": wheels.make(tmp_path / "wheels", "demo")}, carry=["demo"], seed=seed)
-        files.write(directory, spec)
-        assert dockerfile.write(directory, spec, store, wheels.facts_in(tmp_path / "wheels")) == ""
+        assert files.write(directory, spec, store, wheels.forms_in(tmp_path / "wheels", spec)) == ""
         paths = [path for path in directory.rglob("*") if path.is_file()]
         captures.append((spec, {str(path.relative_to(directory)): path.read_bytes() for path in paths}))
     (first, before), (second, after) = captures
@@ -43,33 +51,28 @@ def test_the_seed_changes_only_the_spec_file(tmp_path: Path) -> None:
     assert [path for path in before if before[path] != after[path]] == ["spec.json"]
 
 
-def test_unchanged_files_are_not_written_again(spec: Spec, output: Path) -> None:
-    files.write(output, spec)
-    before = {path.name: (path.stat().st_ino, path.read_bytes()) for path in output.iterdir()}
+def test_unchanged_files_are_neither_made_nor_written_again(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = project.write()
     assert before.keys() == NAMES
-    assert before["spec.json"][1] == codec.pretty(spec)
-    files.write(output, spec)
-    assert {path.name: (path.stat().st_ino, path.read_bytes()) for path in output.iterdir()} == before
+    assert before["spec.json"][1] == codec.pretty(project.spec)
+    monkeypatch.setattr(templates, "render", None)
+    assert project.write() == before
 
 
 @pytest.mark.parametrize("name", sorted(NAMES))
 @pytest.mark.parametrize("change", ["edited", "removed"])
-def test_edited_or_removed_files_are_written_again(spec: Spec, output: Path, name: str, change: str) -> None:
-    files.write(output, spec)
-    before = {path.name: path.read_bytes() for path in output.iterdir()}
+def test_edited_or_removed_files_are_written_again(project: Project, name: str, change: str) -> None:
+    before = {name: data for name, (_, data) in project.write().items()}
     if change == "removed":
-        (output / name).unlink()
+        (project.output / name).unlink()
     else:
-        (output / name).write_bytes(before[name] + b"\n")
+        (project.output / name).write_bytes(before[name] + b"\n")
 
-    files.write(output, spec)
-
-    assert {path.name: path.read_bytes() for path in output.iterdir()} == before
+    assert {name: data for name, (_, data) in project.write().items()} == before
 
 
-def test_the_explicit_list_of_conda_is_removed_if_there_are_no_packages(spec: Spec, output: Path) -> None:
-    (output / "conda-explicit.txt").write_text("@EXPLICIT\n")
+def test_the_explicit_list_of_conda_is_removed_if_there_are_no_packages(project: Project) -> None:
+    for _ in range(2):
+        (project.output / "conda-explicit.txt").write_text("@EXPLICIT\n")
 
-    files.write(output, spec)
-
-    assert {path.name for path in output.iterdir()} == NAMES
+        assert project.write().keys() == NAMES

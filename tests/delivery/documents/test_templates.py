@@ -12,10 +12,10 @@ from repro_env.io import package
 
 
 def test_templates_are_found_in_the_package_and_in_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (templates.directory() / "requirements.txt.j2").is_file()
+    assert (package.templates() / "requirements.txt.j2").is_file()
     (tmp_path / "repro_env" / "_templates").mkdir(parents=True)
     monkeypatch.setattr(package, "ROOT", tmp_path / "repro_env")
-    assert templates.directory() == tmp_path / "repro_env" / "_templates"
+    assert package.templates() == tmp_path / "repro_env" / "_templates"
 
 
 def test_a_missing_value_is_an_error() -> None:

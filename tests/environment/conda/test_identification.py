@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import shutil
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -97,12 +98,12 @@ def identify(prefix: Path, store: Store, environ: Mapping[str, str] | None = Non
     return {identified.artifact.name: identified for identified in identified_packages}, plain
 
 
-def installed(identified_packages: Mapping[str, archives.IdentifiedPackage], prefix: Path) -> dict[str, Installed]:
-    return {identified.artifact.key: identified.installed(layout(prefix)) for identified in identified_packages.values()}
+def installed(identified_packages: Mapping[str, archives.IdentifiedPackage], prefix: Path, store: Store) -> dict[str, Installed]:
+    return {identified.artifact.key: identified.installed(layout(prefix), store) for identified in identified_packages.values()}
 
 
 def compose(prefix: Path, identified_packages: Mapping[str, archives.IdentifiedPackage], store: Store) -> composition.Composition:
-    return composition.compose([installed(identified_packages, prefix)], site(prefix, store), {})
+    return composition.compose([installed(identified_packages, prefix, store)], site(prefix, store), {})
 
 
 def edit(prefix: Path, name: str, **more: Any) -> None:
@@ -181,7 +182,7 @@ def test_packages_from_a_local_channel_are_bundled(made: Path, store: Store) -> 
 
 def test_packages_are_grouped_into_layers_like_wheels(made: Path, store: Store) -> None:
     identified_packages, _ = identify(made, store)
-    groups = wheellayers.layers(installed(identified_packages, made))
+    groups = wheellayers.layers(installed(identified_packages, made, store))
     assert sorted(name for group in groups for name in group.names) == sorted(
         identified.artifact.key for identified in identified_packages.values()
     )
@@ -285,14 +286,14 @@ def test_a_secret_in_a_locally_built_package_is_found(tmp_path: Path, fresh: Sto
     (prefix / "conda-meta" / "leaky-1.0-0.json").write_text(json.dumps(said))
     identified_packages, plain = identify(prefix, fresh)
     assert not plain
-    becomes = installed(identified_packages, prefix)
+    becomes = installed(identified_packages, prefix, fresh)
     search = SecretSearch((), fresh.facts)
-    archives.search(search, list(identified_packages.values()), becomes, [site(prefix, fresh)], fresh)
+    archives.search(search, list(identified_packages.values()), becomes, defaultdict(frozenset), [site(prefix, fresh)], fresh)
     with pytest.raises(CaptureError, match="contains a secret") as caught:
         search.raise_if_found()
     assert "leaky-1.0-0.conda/etc/leaky.conf: GitHub token (line 1)" in caught.value.hint
     declared = SecretSearch(("*leaky.conf",), fresh.facts)
-    archives.search(declared, list(identified_packages.values()), becomes, [site(prefix, fresh)], fresh)
+    archives.search(declared, list(identified_packages.values()), becomes, defaultdict(frozenset), [site(prefix, fresh)], fresh)
     declared.raise_if_found()
     assert declared.notes
 

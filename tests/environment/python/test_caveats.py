@@ -11,6 +11,7 @@ import pytest
 from repro_env.environment.python.caveats import of_site
 from repro_env.environment.python.sites import Bytecode
 from repro_env.io.files import walk
+from repro_env.store.facts import FactCache
 from tests.fakes.wheels import layout
 
 SITE = "lib/python3.11/site-packages"
@@ -18,7 +19,11 @@ TAG = sys.implementation.cache_tag or ""
 
 
 def lines_of(prefix: Path) -> tuple[str, ...]:
-    return of_site(layout(prefix), tuple(walk(prefix, skip=Bytecode(prefix))), TAG)
+    """The lines, which do not change when they are asked for again."""
+    facts = FactCache(prefix.parent)
+    lines = [of_site(layout(prefix), tuple(walk(prefix, skip=Bytecode(prefix))), TAG, facts) for _ in range(2)]
+    assert lines[0] == lines[1]
+    return lines[0]
 
 
 def source(prefix: Path, name: str) -> Path:

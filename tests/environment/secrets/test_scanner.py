@@ -10,14 +10,23 @@ from pathlib import Path
 import pytest
 
 import repro_env
+from repro_env.environment.secrets import candidates, engine
 from repro_env.environment.secrets.scanner import PIECE, Secret, in_chunks, in_files
 from repro_env.io.files import chunks_of, walk
+from tests.parts import need
 
 BODY = "MIIEowIBAAKCAQEAx7d0qqfPfnVQ9"
 AWS_ID = "AKIA" + "QX7ZKL2MNB4VCD6R"
 HOST = "corp" + ".org"
 """A host that does not look like an example, since example hosts are ignored."""
 AWS_SECRET = "wJalrXUtnFEMI" + "K7MDENGbPxRfiCYzK3qLm9TsV0u"
+
+
+@pytest.fixture(autouse=True, params=[0, 1 << 60], ids=["engine", "without"])
+def _each_search(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run every test with the engine and without it."""
+    need(engine.hyperscan() is not None or request.param, "hyperscan is missing: make dev")
+    monkeypatch.setattr(candidates, "ENGINE", engine.Engine(request.param))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from repro_env.environment.python.distributions import InstalledDistribution, Sc
 from repro_env.environment.python.sites import Site
 from repro_env.environment.system import base, interpretertree, ldcache, loader
 from repro_env.environment.system.libraries import Owners
-from repro_env.environment.system.tree import LiveTree, Tree, within
+from repro_env.environment.system.tree import LiveTree, Tree, real, within
 from repro_env.io import process
 from repro_env.oci import layer
 from repro_env.oci.entry import members
@@ -114,7 +114,7 @@ def test_the_loader_cache_lists_the_same_libraries_as_ldconfig(captured: Capture
 
 def test_a_second_base_is_equal_and_its_contents_match_its_entries(captured: Captured, hashes: FileHashes) -> None:
     again, first = make(captured, hashes), captured.system_files
-    assert (again.base.entries, again.packages, again.notes) == (first.base.entries, first.packages, first.notes)
+    assert (again.base.entries, again.packages, again.remarks) == (first.base.entries, first.packages, first.remarks)
     layer.diff_id(
         layer.check_contents(members(again.base.entries, again.base.contents))
     )  # raises if the content does not match its sha256
@@ -333,7 +333,7 @@ def test_a_gpu_driver_is_listed_but_not_captured(captured: Captured, hashes: Fil
     startup = msgspec.structs.replace(captured.startup, mapped=(*captured.startup.mapped, driver, runtime))
     found = make(captured, hashes, startup=startup)
     assert [item.name for item in found.bundled] == [runtime]
-    assert [note for note in found.notes if driver in note]
+    assert [note for note in found.remarks if driver in note]
     assert {library.path: (library.owner, library.sha256) for library in found.libraries}[driver] == ("driver", None)
 
 
@@ -407,7 +407,7 @@ def test_secret_and_machine_specific_files_are_left_out_for_every_user(tmp_path:
     own = ["/etc/passwd", "/etc/passwd-", "/etc/shadow", "/etc/gshadow", "/etc/hosts", "/etc/hostname", "/etc/fstab"]
     machine.install("setup", *(f"{tmp_path}/{name}" for name in ("open", "secret", "tool")), *own)
     database, tree = machine.database(), LiveTree()
-    excluded = base._collect(tree, database, database.packages[0], frozenset())
+    excluded = base._collect(tree, database, database.packages[0], frozenset(), real)
     assert excluded == [f"{tmp_path}/{name} (setup) is not readable by all users and is left out" for name in ("secret", "tool")]
     assert {path for path in tree.keys if not within(f"/{path}", [str(tmp_path)])} == set()
     assert f"{tmp_path}/open" in tree
@@ -419,7 +419,7 @@ def test_a_system_file_that_was_replaced_by_a_link_brings_its_target(tmp_path: P
     (tmp_path / "elsewhere").write_text("own\n")
     machine.install("tool", *(f"{tmp_path}/{name}" for name in ("made-a-link", "gone")))
     database, tree = machine.database(), LiveTree()
-    excluded = base._collect(tree, database, database.packages[0], frozenset())
+    excluded = base._collect(tree, database, database.packages[0], frozenset(), real)
     assert excluded == [f"{tmp_path}/gone (tool) is missing or cannot be reached"]
     assert all(f"{tmp_path}/{name}" in tree for name in ("made-a-link", "elsewhere"))
 
@@ -506,7 +506,7 @@ def test_missing_libraries_of_a_file_are_reported_in_one_line(captured: Captured
         f"liba.so.9, libb.so.9, needed by {many}, are not on this machine",
         f"libc.so.99, needed by {single}, is not on this machine",
     }
-    assert f"libcuda.so.1, needed by {many}, is not on this machine" in found.notes
+    assert f"libcuda.so.1, needed by {many}, is not on this machine" in found.remarks
 
 
 def test_preloaded_libraries_are_reported(captured: Captured, hashes: FileHashes) -> None:

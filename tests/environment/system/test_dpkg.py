@@ -1,15 +1,19 @@
 from __future__ import annotations
 
+import os
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from repro_env.environment.system import dpkg
 from repro_env.environment.system.dpkg import Database
 from repro_env.environment.system.packages import Package
 from repro_env.io import process
 from repro_env.schema.errors import LockError
+from repro_env.store.facts import FactCache
 from tests.environment.system.debian import Machine
 from tests.parts import need
 
@@ -154,3 +158,52 @@ def test_packages_and_files_of_this_machine_match_dpkg() -> None:
     assert libc is not None
     listed = process.run(["dpkg-query", "-L", *keys([libc])]).stdout.decode().splitlines()
     assert database.files(libc) == [line for line in listed if re.match("/[^.]", line)]
+
+
+def _touch_back(path: Path, text: str) -> None:
+    """Overwrite a file with a text of the same size, and set its time back."""
+    times = path.stat()
+    assert len(text) == times.st_size
+    path.write_text(text)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda machine: machine.install("other", "/usr/lib/libz.so.1"),
+        lambda machine: _touch_back(machine.root / "var/lib/dpkg/info/zlib1g.list", "/.\n/usr/lib/libz.so.2\n"),
+        lambda machine: _touch_back(
+            machine.root / "var/lib/dpkg/status", (machine.root / "var/lib/dpkg/status").read_text().replace("1-1", "1-2")
+        ),
+        lambda machine: (machine.root / "var/lib/dpkg/diversions").write_text("/usr/lib/libz.so.1\n/usr/lib/x\nother\n"),
+        lambda machine: (machine.root / "lib").symlink_to("usr/lib"),
+    ],
+    ids=["new package", "list", "status", "diversion", "usrmerge"],
+)
+def test_what_is_kept_of_a_database_is_what_it_says_now(
+    machine: Machine, change: Callable[[Machine], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dpkg, "SETTLED", -(10**12))
+    machine.install("zlib1g", "/usr/lib/libz.so.1", Depends="libc6 (>= 2), other | more", Provides="libz")
+    machine.install("old", "/lib/libold.so")
+    facts = FactCache(tmp_path)
+
+    def answers(database: Database) -> object:
+        paths = ["/usr/lib/libz.so.1", "/usr/lib/libz.so.2", "/usr/lib/x", "/usr/lib/libold.so"]
+        files = [database.files(package) for package in database.packages]
+        return database.packages, database.owners(paths), files, database.database_files(database.packages)
+
+    before = answers(Database(machine.root, facts))
+    monkeypatch.setattr(dpkg, "_paragraphs", None)
+    monkeypatch.setattr(Database, "_find_owners", None)
+    assert answers(Database(machine.root, facts)) == before
+    monkeypatch.undo()
+    change(machine)
+    assert answers(Database(machine.root, facts)) == answers(Database(machine.root)) != before
+
+
+def test_a_database_that_just_changed_is_read_again(machine: Machine, tmp_path: Path) -> None:
+    machine.install("zlib1g", "/usr/lib/libz.so.1")
+    Database(machine.root, FactCache(tmp_path)).owners(["/usr/lib/libz.so.1"])
+    assert not (tmp_path / "dpkg").exists()

@@ -19,6 +19,11 @@ def read(code: str) -> tuple[tuple[str, ...], tuple[str, ...], int]:
     return ((), (), 0) if found is None else (found.names, found.searched, found.computed)
 
 
+@pytest.fixture(autouse=True, params=[True, False], ids=["hyperscan", "re"])
+def _engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(openedlibraries, "_FEW", 0 if request.param else 1 << 30)
+
+
 @pytest.mark.parametrize(
     ("code", "names"),
     [
@@ -29,6 +34,9 @@ def read(code: str) -> tuple[tuple[str, ...], tuple[str, ...], int]:
         ('tf.load_op_library(library_filename="/opt/op.so")', ["/opt/op.so"]),
         ('torch.ops.load_library("/opt/op.so")', ["/opt/op.so"]),
         ('np.ctypeslib.load_library("libx", "/opt")', ["libx"]),
+        ('((ctypes.CDLL) ) \\\n ("libgmp.so.10")', ["libgmp.so.10"]),
+        ('(ctypes.CDLL  # the library\n)("libgmp.so.10")', ["libgmp.so.10"]),
+        ('cdll ["libgmp.so.10"]', ["libgmp.so.10"]),
     ],
 )
 def test_finds_a_constant_name(code: str, names: list[str]) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from repro_env.environment.system.tree import LiveTree, within
+from repro_env.environment.system.tree import LiveTree, Resolver, real, within
 from repro_env.io.files import sha256_of
 from repro_env.oci.entry import Entry
 from repro_env.store.facts import FactCache
@@ -101,3 +101,32 @@ def test_within_compares_whole_path_components() -> None:
     assert within("/usr", ["/usr"])
     assert not within("/usrlocal", ["/usr"])
     assert within("/anything", ["/"])
+
+
+def test_a_resolver_gives_the_real_path_of_every_link(tmp_path: Path) -> None:
+    (tmp_path / "usr/lib/deep").mkdir(parents=True)
+    (tmp_path / "usr/lib/deep/file").write_text("x")
+    targets = {
+        "lib": "usr/lib",
+        "usr/lib/same": "deep",
+        "usr/lib/deep/up": "../deep/file",
+        "usr/lib/deep/far": "../../../usr/lib/deep/up",
+        "usr/lib/absolute": f"{tmp_path}/lib/deep/file",
+        "usr/lib/through": "same/../deep/file",
+        "usr/lib/dots": "./deep/file",
+        "usr/lib/chain": "absolute",
+        "usr/lib/out": "../" * 40 + "etc",
+        "usr/lib/here": ".",
+        "usr/lib/above": "..",
+        "usr/lib/gone": "missing/file",
+        "usr/lib/loop": "loop",
+        "usr/lib/first": "second",
+        "usr/lib/second": "first",
+    }
+    for name, target in targets.items():
+        (tmp_path / name).symlink_to(target)
+    resolve = Resolver()
+    paths = [f"{tmp_path}/{name}" for name in (*targets, "missing", "usr/lib/deep/file")]
+    paths += [path.replace("/usr/lib/", "/lib/") for path in paths] + ["/", "/usr", f"{tmp_path}/lib/", f"{tmp_path}/lib/.."]
+    paths += [f"{tmp_path}/lib/same/{name}" for name in ("up", "far", "file", "missing")]
+    assert [resolve(path) for path in paths] == [real(path) for path in paths]

@@ -136,7 +136,7 @@ def open_the_host_root_by_handle_from_the_data() -> Optional[str]:
 
 @attempt("files")
 def open_the_host_root_by_handle_from_the_notes() -> Optional[str]:
-    directory = os.path.dirname(os.environ.get("REPRO_ENV_NOTES", ""))
+    directory = os.path.dirname(os.environ.get("REPRO_ENV_REPORTS", ""))
     if not directory:
         raise Absent("no notes")
     fd = open_handle(os.open(directory, os.O_RDONLY), 2)

@@ -40,7 +40,7 @@ for _path in (
 
 
 def made_device(kind: int, major: int, minor: int) -> Optional[str]:
-    directories = [".", "/tmp", "/dev", "/dev/shm", "/var/tmp", os.path.dirname(os.environ.get("REPRO_ENV_NOTES", "./x"))]
+    directories = [".", "/tmp", "/dev", "/dev/shm", "/var/tmp", os.path.dirname(os.environ.get("REPRO_ENV_REPORTS", "./x"))]
     return each(lambda directory: special(directory, kind, major, minor), directories)
 
 

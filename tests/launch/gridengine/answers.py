@@ -1,72 +1,32 @@
 """What commands of Grid Engine 8.1.9 print, without the lines and the XML namespace that nothing reads."""
 
-QSTAT = """\
+from __future__ import annotations
+
+
+def _listed(number: int, letters: str, *, waits: bool = True) -> str:
+    """A job as `qstat -xml` lists it."""
+    time = "JB_submission_time" if waits else "JAT_start_time"
+    return f"""\
+    <job_list state="{"pending" if waits else "running"}">
+      <JB_job_number>{number}</JB_job_number>
+      <JAT_prio>0.25000</JAT_prio>
+      <JB_name>train.py-0000abc{number}</JB_name>
+      <JB_owner>ann</JB_owner>
+      <state>{letters}</state>
+      <{time}>2026-11-28T23:13:21</{time}>
+      <queue_name>{"" if waits else "all.q@localhost"}</queue_name>
+      <slots>1</slots>
+    </job_list>
+"""
+
+
+QSTAT = f"""\
 <?xml version='1.0'?>
 <job_info>
   <queue_info>
-    <job_list state="running">
-      <JB_job_number>1</JB_job_number>
-      <JAT_prio>0.25001</JAT_prio>
-      <JB_name>train.py-0000abc1</JB_name>
-      <JB_owner>ann</JB_owner>
-      <state>r</state>
-      <JAT_start_time>2026-11-28T23:13:20</JAT_start_time>
-      <queue_name>all.q@localhost</queue_name>
-      <slots>1</slots>
-    </job_list>
-    <job_list state="running">
-      <JB_job_number>2</JB_job_number>
-      <JAT_prio>0.25009</JAT_prio>
-      <JB_name>train.py-0000abc2</JB_name>
-      <JB_owner>ann</JB_owner>
-      <state>dr</state>
-      <JAT_start_time>2026-11-28T22:58:02</JAT_start_time>
-      <queue_name>all.q@localhost</queue_name>
-      <slots>1</slots>
-    </job_list>
-  </queue_info>
+{_listed(1, "r", waits=False)}{_listed(2, "dr", waits=False)}  </queue_info>
   <job_info>
-    <job_list state="pending">
-      <JB_job_number>3</JB_job_number>
-      <JAT_prio>0.75000</JAT_prio>
-      <JB_name>train.py-0000abc3</JB_name>
-      <JB_owner>ann</JB_owner>
-      <state>qw</state>
-      <JB_submission_time>2026-11-28T23:13:21</JB_submission_time>
-      <queue_name></queue_name>
-      <slots>30</slots>
-    </job_list>
-    <job_list state="pending">
-      <JB_job_number>4</JB_job_number>
-      <JAT_prio>0.25000</JAT_prio>
-      <JB_name>train.py-0000abc4</JB_name>
-      <JB_owner>ann</JB_owner>
-      <state>Eqw</state>
-      <JB_submission_time>2026-11-28T23:13:21</JB_submission_time>
-      <queue_name></queue_name>
-      <slots>1</slots>
-    </job_list>
-    <job_list state="pending">
-      <JB_job_number>6</JB_job_number>
-      <JAT_prio>0.25000</JAT_prio>
-      <JB_name>train.py-0000abc6</JB_name>
-      <JB_owner>ann</JB_owner>
-      <state>Rq</state>
-      <JB_submission_time>2026-11-28T23:13:23</JB_submission_time>
-      <queue_name></queue_name>
-      <slots>1</slots>
-    </job_list>
-    <job_list state="pending">
-      <JB_job_number>5</JB_job_number>
-      <JAT_prio>0.00000</JAT_prio>
-      <JB_name>train.py-0000abc5</JB_name>
-      <JB_owner>ann</JB_owner>
-      <state>hqw</state>
-      <JB_submission_time>2026-11-28T23:13:21</JB_submission_time>
-      <queue_name></queue_name>
-      <slots>1</slots>
-    </job_list>
-  </job_info>
+{_listed(3, "qw")}{_listed(4, "Eqw")}{_listed(6, "Rq")}{_listed(5, "hqw")}  </job_info>
 </job_info>
 """
 WAITING = """\

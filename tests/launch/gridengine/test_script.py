@@ -17,20 +17,12 @@ from repro_env.launch.engine import NodeJob, Resources
 from repro_env.launch.gridengine import ENGINE, engine
 from repro_env.launch.gridengine.settings import GridEngineSettings
 from repro_env.schema.errors import UsageError
+from tests.launch import nodejobs
+from tests.launch.nodejobs import ON_THE_NODE, RUN
 
-RUN = "0197c1d2-0000-7000-8000-00000000abcd"
 START = Path(engine.__file__).with_name("start.sh")
 DIRECTORY = f"/home/ann/digits/runs/.jobs/{RUN}"
-JOB = NodeJob(
-    runs=((RUN, 7),),
-    name="3d train.py-0000abcd",
-    command=("/opt/tool/bin/repro-env", "exec"),
-    words=("train.py", "--lr", "0.1"),
-    directory="/home/ann/digits",
-    jobs="/home/ann/digits/runs/.jobs",
-    store="/home/ann/.cache/repro-env",
-    needed=("/opt/tool/bin/repro-env", "/home/ann/.cache/repro-env"),
-)
+JOB = msgspec.structs.replace(nodejobs.JOB, name="3d train.py-0000abcd")
 GOLDEN = f"""\
 #!/bin/bash
 #$ -N _3d_train.py-0000abcd
@@ -51,17 +43,7 @@ GOLDEN = f"""\
 module load cuda
 # The run {RUN}. Written by repro-env.
 
-missing() {{
-    echo "repro-env: error: $1 is not on the node $(hostname)" >&2
-    echo "  -> the project, the store (REPRO_ENV_STORE) and repro-env must be on a file system that the nodes share" >&2
-    exit 16
-}}
-for path in /opt/tool/bin/repro-env /home/ann/.cache/repro-env; do
-    [ -e "$path" ] || missing "$path"
-done
-cd /home/ann/digits || missing /home/ann/digits
-export REPRO_ENV_STORE=/home/ann/.cache/repro-env
-export REPRO_ENV_JOB_TEMPLATE=DIGEST
+{ON_THE_NODE}export REPRO_ENV_JOB_TEMPLATE=DIGEST
 exec bash {START} {DIRECTORY} 2 1 129480 /opt/tool/bin/repro-env exec --run-id {RUN} --seed 7 -- train.py --lr 0.1
 """
 

@@ -6,7 +6,6 @@ import hashlib
 import json
 from typing import Any
 
-import kubernetes_validate
 import pytest
 
 from repro_env.launch.engine import Resources
@@ -54,7 +53,7 @@ def test_several_nodes_are_an_indexed_job_with_a_service_and_a_shared_claim() ->
 def test_a_wrong_field_of_the_manifest_is_found_by_the_schema() -> None:
     job = manifest()
     job["spec"]["template"]["spec"]["containers"][0]["volumeMount"] = []
-    with pytest.raises(kubernetes_validate.ValidationError, match="volumeMount"):
+    with pytest.raises(ValueError, match="volumeMount"):
         validate(job)
 
 

@@ -20,7 +20,8 @@ from repro_env.launch.settings import parse
 from repro_env.launch.slurm import ENGINE
 from repro_env.launch.slurm.settings import SlurmSettings
 from repro_env.schema.errors import UsageError
-from tests.launch.slurm.jobs import GOLDEN, JOB, RUN
+from tests.launch.nodejobs import JOB, RUN
+from tests.launch.slurm.jobs import GOLDEN
 
 
 def render(job: NodeJob = JOB, resources: Resources = Resources(), template: str = "", **settings: Any) -> str:  # noqa: B008

@@ -36,8 +36,9 @@ def test_old_verdicts_stay_and_runs_show_prints_the_newest(tmp_path: Path, monke
         monkeypatch.setattr("time.time_ns", lambda second=second: (1_800_000_000 + second) * 10**9)
         verdicts.write(directory, {**FACTS, "level": level}, [])
     assert len(list((directory / "verified").glob("*.json"))) == 2
-    lines = list(runpage.lines(records.read(directory), (), verdicts.last(directory)))
-    assert "verified  equal except for (2027-01-15T08:00:01Z, 2 differences ignored)" in lines
+    page = runpage.new(complete=True)
+    runpage.show(page, records.read(directory), (), verdicts.last(directory))
+    assert "verified  equal except for (2027-01-15T08:00:01Z, 2 differences ignored)" in page.lines
 
 
 def test_the_newest_of_several_verdicts_of_the_same_second_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

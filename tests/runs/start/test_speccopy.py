@@ -109,8 +109,8 @@ def test_a_blob_that_cannot_be_kept_is_a_warning_and_the_run_continues(place: Pl
     real = os.link
     full = place.spec.identity.base.sha256.removeprefix("sha256:")
 
-    def refuse(path: Path, to: Path) -> None:
-        if to.name.startswith(full):
+    def refuse(path: Path | str, to: Path | str) -> None:
+        if Path(to).name.startswith(full):
             raise OSError(errno.ENOSPC, "No space left on device")
         real(path, to)
 
@@ -165,7 +165,7 @@ def test_an_edited_kept_spec_does_not_count_as_the_spec_of_the_run(place: Place)
     done = run(place)
     capture_again(place)
     path = spec_directory(done) / "spec.json"
-    rewrite(path, path.read_bytes().replace(b'"notes": []', b'"notes": ["x"]'))
+    rewrite(path, path.read_bytes().replace(b'"remarks": []', b'"remarks": ["x"]'))
     finding = run_audit(place).findings[0]
     assert (finding.part, finding.state) == ("spec", "gone")
     assert "the spec of the run has changed" in finding.why
@@ -174,7 +174,7 @@ def test_an_edited_kept_spec_does_not_count_as_the_spec_of_the_run(place: Place)
 def test_another_spec_file_with_the_same_identity_is_reported(place: Place) -> None:
     done = run(place)
     path = place.directory / "spec.json"
-    rewrite(path, path.read_bytes().replace(b'"notes": []', b'"notes": ["x"]'))
+    rewrite(path, path.read_bytes().replace(b'"remarks": []', b'"remarks": ["x"]'))
     assert run_audit(place).findings == (), "the first file is kept"
     shutil.rmtree(spec_directory(done).parent)
     ((finding),) = run_audit(place).findings

@@ -41,7 +41,7 @@ def launch(**changes: Any) -> Launch:
         snapshot=DIGEST,
         mounts=(Mount(kind="data", source="/d/set", target="/data"), Mount(kind="checkpoints", source="/c", target="/ckpt")),
         tools="/tool/repro_env",
-        notes="/runs/x/notes",
+        reports="/runs/x/notes",
         user=User(uid=1000, gid=100, name="ann", home="/home/ann"),
         hostname="repro-env",
         network=False,

@@ -112,6 +112,17 @@ def both(path: Path) -> tuple[bytes, bytes, list[type]]:
     return b"".join(tar.write((e, contents.chunks(e) if e.kind == "file" else ()) for e in entries)), whole, kinds
 
 
+def test_an_installed_file_counts_only_with_the_size_and_crc_of_its_member(tmp_path: Path) -> None:
+    path = made(tmp_path / "demo-1.0-py3-none-any.whl", mixed)
+    found = installed(path)
+    (entry,) = (entry for entry in found.entries if entry.path.endswith("demo/__init__.py"))
+    contents, data = WheelContents(path, found), FILES["demo/__init__.py"]
+    assert b"".join(contents.chunks(entry, [data[:9], data[9:]])) == data
+    for other in (data[:-1], data + b"x", data.replace(b"N", b"M", 1)):
+        with pytest.raises(ArtifactError, match="demo/__init__"):
+            list(contents.chunks(entry, [other]))
+
+
 @pytest.mark.parametrize("write", [deflate, store, zip64, mixed])
 @pytest.mark.parametrize("streamed", [False, True])
 def test_a_stitched_wheel_gives_the_same_tar_as_unpacking(tmp_path: Path, write: Write, streamed: bool) -> None:
