@@ -105,7 +105,7 @@ def test_no_file_needs_one_that_needs_it() -> None:
 
 def test_every_directory_has_its_line() -> None:
     directories = {directory(path) for path in MODULES if len(path.relative_to(PACKAGE).parts) > 1}
-    assert directories - {"guest", "checkpoint"} <= set(HEIGHT)
+    assert directories - {"guest", "checkpoint", "pytestplugin"} <= set(HEIGHT)
 
 
 def test_the_world_is_reached_through_few_doors() -> None:
@@ -145,6 +145,13 @@ def test_checkpoints_need_what_the_training_has_already() -> None:
             assert parts[0] != "repro_env" or parts[1] in ("checkpoint", "version"), f"{name(path)} imports {module}"
 
 
+def test_the_pytest_plugin_needs_pytest_and_the_standard_library_only() -> None:
+    for path in (path for path in MODULES if directory(path) == "pytestplugin"):
+        for module in imported(path):
+            known = module.split(".")[0] in {*sys.stdlib_module_names, "pytest"}
+            assert known or module.startswith(("repro_env.pytestplugin", "repro_env.guest.tensors")), f"{name(path)}: {module}"
+
+
 def test_what_is_imported_is_a_dependency() -> None:
     """Of the project itself: not of one of its dependencies, which may drop it."""
     text = (PACKAGE.parent / "pyproject.toml").read_text()
@@ -152,7 +159,7 @@ def test_what_is_imported_is_a_dependency() -> None:
     assert listed
     names = re.findall(r'"([a-z0-9-]+)', listed[1])
     allowed = {*(BINDINGS.get(each, each) for each in names), "repro_env", "tomllib", *sys.stdlib_module_names}
-    for path in (path for path in MODULES if directory(path) not in ("guest", "checkpoint")):
+    for path in (path for path in MODULES if directory(path) not in ("guest", "checkpoint", "pytestplugin")):
         for module in imported(path):
             assert module.split(".")[0] in allowed, f"{name(path)} imports {module}, which pyproject.toml does not name"
 
