@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from repro_env.version import __version__
 from tests.parts import need
 
 ROOT = Path(__file__).parents[1]
@@ -143,6 +144,35 @@ def test_what_the_tool_needs_is_what_its_lock_holds() -> None:
             if requirement.marker is None or requirement.marker.evaluate({"python_version": version}):
                 found = pinned[requirement.name]
                 assert requirement.specifier.contains(found), f"{lock.name}: {found} is not {requirement}"
+
+
+CONDA = {"docker": "docker-py", "isal": "python-isal"}
+"""Packages that have another name on conda-forge."""
+
+
+def test_the_recipe_for_conda_has_the_requirements_of_the_package() -> None:
+    import yaml
+    from packaging.requirements import Requirement
+
+    project = toml(ROOT / "pyproject.toml")["project"]
+    assert isinstance(project, dict)
+    needed = [Requirement(line) for line in project["dependencies"]]
+    expected = {f"{CONDA.get(entry.name, entry.name)}: {entry.specifier}" for entry in needed if entry.name != "hyperscan"}
+    recipe = yaml.safe_load((ROOT / "packaging" / "conda" / "recipe.yaml").read_text())
+    run = dict(line.split(" ") for line in recipe["requirements"]["run"] if line != "__linux")
+    assert run.pop("python") == project["requires-python"]
+    assert {f"{name}: {Requirement(name + bound).specifier}" for name, bound in run.items()} == expected
+    build = toml(ROOT / "pyproject.toml")["build-system"]
+    assert isinstance(build, dict)
+    built_with = [line.replace(">=", " >=") for line in build["requires"]]
+    assert recipe["requirements"]["host"] == [f"python {project['requires-python']}", "pip", *built_with]
+    assert recipe["context"]["version"] == __version__
+    assert recipe["build"]["python"]["entry_points"] == [f"{name} = {target}" for name, target in project["scripts"].items()]
+
+
+def test_the_changelog_has_the_version_with_its_date() -> None:
+    first = next(line for line in (ROOT / "CHANGELOG.md").read_text().splitlines() if line.startswith("## "))
+    assert re.fullmatch(rf"## {re.escape(__version__)} \(\d{{4}}-\d\d-\d\d\)", first)
 
 
 def test_trainers_are_locked_for_the_torch_that_make_installs() -> None:
