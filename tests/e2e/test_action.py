@@ -348,7 +348,7 @@ def test_the_workflows_keep_the_schema_and_the_rules_of_security(tmp_path: Path)
     for words in (
         [check, "--builtin-schema", "vendor.github-workflows", *workflows],
         [check, "--builtin-schema", "vendor.github-actions", ROOT / "action.yml"],
-        [zizmor, "--offline", "--no-config", ROOT / "action.yml", *workflows],
+        [zizmor, "--offline", "--no-config", "--pedantic", "--strict-collection", ROOT / "action.yml", *workflows],
     ):
         done = subprocess.run([*map(str, words)], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr

@@ -114,7 +114,7 @@ def test_workflows_and_pipelines_keep_the_schemas_and_the_rules_of_security(tmp_
     for command in (
         [check, "--builtin-schema", "vendor.github-workflows", *paths["github"]],
         [check, "--builtin-schema", "vendor.gitlab-ci", "--data-transform", "gitlab-ci", *paths["gitlab"]],
-        [zizmor, "--offline", "--no-config", *paths["github"]],
+        [zizmor, "--offline", "--no-config", "--pedantic", "--strict-collection", *paths["github"]],
     ):
         done = subprocess.run([*map(str, command)], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
