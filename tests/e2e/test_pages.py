@@ -62,7 +62,8 @@ class Browser:
         page.emulate_media(media=media)
         page.on("console", lambda message: found.append(f"console: {message.text}"))
         page.on("pageerror", lambda error: found.append(f"error: {error}"))
-        page.on("dialog", lambda dialog: (found.append(f"script: {dialog.message}"), dialog.dismiss()))
+        page.on("dialog", lambda dialog: found.append(f"script: {dialog.message}"))
+        page.on("dialog", lambda dialog: dialog.dismiss())
         page.on("request", lambda request: found.append(f"request: {request.url}") if request.url != file.as_uri() else None)
         page.goto(file.as_uri())
         found += [f"markup: {text[:200]}" for text in page.evaluate(MARKUP)]
