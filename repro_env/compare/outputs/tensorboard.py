@@ -12,6 +12,11 @@ from typing import NamedTuple
 from repro_env.compare.outputs.comparison import Change
 from repro_env.runs.records.tensorboard import BYTES, EIGHT_BYTES, FOUR_BYTES, SIMPLE, SUMMARY, TAG, TIME, VALUE, Field, fields
 
+_APART = "·"
+"""Between the parts of a message in a text, where all other characters are ASCII."""
+_DEEPEST = 20
+"""Messages in messages that are read."""
+
 
 class _Event(NamedTuple):
     time: str
@@ -82,6 +87,22 @@ def _value(value: Field) -> tuple[str, str]:
 
 
 def _shown(data: bytes) -> str:
-    """Format bytes as a unique text."""
-    plain = all(32 <= byte < 127 and byte != ord("\\") for byte in data)
-    return data.decode("ascii") if plain else f"0x{data.hex()}"
+    """Format bytes as a unique text, in which the texts of a message are apart from the bytes around them."""
+    return _APART.join(part.decode("latin-1").encode("unicode_escape").decode("ascii") for part in _parts(data))
+
+
+def _parts(message: bytes, depth: int = 0) -> Iterator[bytes]:
+    """Yield the texts in a message, and the bytes between them."""
+    is_text = all(32 <= byte < 127 for byte in message)
+    try:
+        found = [] if is_text or depth == _DEEPEST else list(fields(message))
+    except (ValueError, IndexError):
+        found = []
+    if not found:
+        yield message
+    for field in found:
+        if field.wire_type == BYTES:
+            yield field.encoded[: len(field.encoded) - len(field.data)]
+            yield from _parts(field.data, depth + 1)
+        else:
+            yield field.encoded
