@@ -9,7 +9,7 @@ cases that the commands call. They print nothing, apart from what `output=True` 
     run = repro_env.execute(spec, ["train.py", "--lr", "0.1"], repro_env.RunOptions(seed=7))
     assert repro_env.verify(run).verdict.same
 
-For training code in a run (Python 3.8 or newer): the function `repro_env.seed`, and the package `repro_env.checkpoint`. Other
+For training code in a run (Python 3.8 or newer): the functions `repro_env.seed` and `repro_env.tags`, and the package `repro_env.checkpoint`. Other
 modules are internal and may change.
 """
 
@@ -36,6 +36,7 @@ __all__ = [
     "rebuild",
     "seed",
     "show",
+    "tags",
     "verify",
 ]
 _MODULES = {
@@ -47,6 +48,7 @@ _MODULES = {
     "pull_runs": "repro_env.api.runsshare",
     "push_runs": "repro_env.api.runsshare",
     "seed": "repro_env.seeding",
+    "tags": "repro_env.tagging",
 }
 """The modules of public names that are not in the module of `api` with the same name."""
 
@@ -68,6 +70,7 @@ if TYPE_CHECKING:
     from repro_env.runs.start.request import RunOptions
     from repro_env.schema.errors import ReproEnvError
     from repro_env.seeding import seed
+    from repro_env.tagging import tags
 
 
 def __getattr__(name: str) -> object:

@@ -55,6 +55,7 @@ AROUND = {
     "policy": ("policy/", "api/policy.py", "cli/ui/policypage.py", "cli/ui/defaults.py", "io/pyproject.py"),
     "pages": ("pages/", "cli/ui/curves.py"),
     "pytest plug-in": ("pytestplugin/",),
+    "trackers": ("tagging.py",),
     "processes": ("runs/records/processes.py", "sandbox/embedded/joined.py"),
 }  # fmt: skip
 """Features around the core. What a later issue adds gets a room of its own here."""
