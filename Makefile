@@ -14,7 +14,7 @@ TRAINERS := build/trainers
 TORCH ?= torch==2.13.0+cpu
 # Files of tests at a time: on two cores three more than those, since a test waits a part of its time.
 WORKERS ?= 5
-.PHONY: help demo test quick pythons coverage parts emulated soak lint fence work bench pictures site reference relock clean tool dev trainers
+.PHONY: help demo test quick pythons coverage parts emulated soak lint fence work bench pictures site reference relock clean tool dev trainers notebook
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,9 +36,14 @@ trainers: dev
 		$(TRAINERS)/bin/python -c "import torch" ; } || \
 		echo "no $(TORCH) to be had: tests that need it say so"
 
-WITH = REPRO_ENV_TEST_PYTHONS=$(CURDIR)/$(TRAINERS)/bin/python REPRO_ENV_TEST_TRAINERS=$(CURDIR)/$(TRAINERS)/bin/python
+notebook: dev
+	@for name in notebook jupyterlab; do \
+		UV=$(DEV)/bin/uv lockfiles/venv.sh build/$$name $$name || echo "no build/$$name: tests that need it say so" ; done
 
-test: trainers ## the whole test suite but the long counts
+WITH = REPRO_ENV_TEST_PYTHONS=$(CURDIR)/$(TRAINERS)/bin/python REPRO_ENV_TEST_TRAINERS=$(CURDIR)/$(TRAINERS)/bin/python \
+	REPRO_ENV_TEST_NOTEBOOK=$(CURDIR)/build/notebook/bin/python REPRO_ENV_TEST_JUPYTERLAB=$(CURDIR)/build/jupyterlab/bin/python
+
+test: trainers notebook ## the whole test suite but the long counts
 	$(WITH) $(DEV)/bin/python -m pytest -m "not soak" -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # Almost half of all tests, in a fifteenth of the time: they start little but Python.

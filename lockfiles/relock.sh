@@ -2,8 +2,8 @@
 # Writes every lock file from its .in file with pip-tools: one set with Python 3.11, which newer ones use too, and one with
 # 3.10 (some packages have left 3.10 behind). Pins that still fit stay; `make relock ARGS=--upgrade` takes the newest.
 # PYTHON311 and PYTHON310 name the interpreters. pip's configuration says which index is asked; no index, find-links directory or path
-# of this machine gets into the files. The wide environment of the benchmarks and the one of the trainers are locked for 3.11 only, and
-# without torch (see ml185.in) and what only its GPU builds need.
+# of this machine gets into the files. The wide environment of the benchmarks, that of the trainers and those of notebooks are locked for
+# 3.11 only, and the first two without torch (see ml185.in) and what only its GPU builds need.
 set -eu
 cd "$(dirname -- "$0")/.."
 upgrade=${1-}
@@ -29,7 +29,7 @@ for name in relock tool test example; do
     compile 3.10 "lockfiles/py310/$name.txt"
     check 3.10 "lockfiles/py310/$name.txt"
 done
-for name in trainers ml185; do
+for name in trainers ml185 notebook jupyterlab; do
     compile 3.11 "lockfiles/$name.txt"
     awk '/^[^ ]/ { drop = /^(torch|triton|nvidia-.*|cuda-.*)==/ } !drop' "lockfiles/$name.txt" >"build/relock/$name.txt"
     mv "build/relock/$name.txt" "lockfiles/$name.txt"

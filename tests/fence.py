@@ -53,6 +53,7 @@ AROUND = {
     "ci": ("cli/ci.py", "cli/ui/github.py", "cli/ui/cireports.py"),
     "init": ("cli/init.py", "delivery/documents/projectfiles.py"),
     "policy": ("policy/", "api/policy.py", "cli/ui/policypage.py", "cli/ui/defaults.py", "io/pyproject.py"),
+    "notebooks": ("io/relay.py", "sandbox/notebook.py", "api/kernel.py", "cli/kernel.py"),
     "pages": ("pages/", "cli/ui/curves.py"),
     "pytest plug-in": ("pytestplugin/",),
     "trackers": ("tagging.py",),

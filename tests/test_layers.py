@@ -39,6 +39,7 @@ DOORS = {
     "subprocess": {"io/process.py"},
     # the last two: the processes of a run and their supervisor
     "socket": {"io/indexhttp.py", "io/engine.py", "sandbox/session.py", "sandbox/handover.py"},
+    "asyncio": {"io/relay.py"},
     "requests": {"io/indexhttp.py", "io/registryhttp.py"},
     "urllib.request": {"io/indexhttp.py"},
     "docker": {"io/engine.py", "io/dockerlogin.py"},

@@ -36,8 +36,8 @@ def test_every_option_of_a_command_is_on_the_page(command: str) -> None:
     assert COMMANDS[command] - EVERYWHERE - named == set()
 
 
-def test_every_command_but_shell_prints_json() -> None:
-    assert [name for name, options in COMMANDS.items() if "--json" not in options] == ["shell"]
+def test_every_command_but_shell_and_the_start_of_a_kernel_prints_json() -> None:
+    assert [name for name, options in COMMANDS.items() if "--json" not in options] == ["shell", "kernel start"]
 
 
 def test_every_exit_code_is_on_the_page() -> None:

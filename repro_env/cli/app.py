@@ -15,7 +15,7 @@ from repro_env.version import __version__
 HELP = Path(__file__).with_name("help.txt")
 """The help of `repro-env` as its parser prints it in 80 columns, without a last newline. `make reference` writes it."""
 
-_TRANSPARENT = ("ci", "exec", "sensitivity", "shell", "verify")
+_TRANSPARENT = ("ci", "exec", "kernel", "sensitivity", "shell", "verify")
 """Commands that run a command of the user, whose output would mix with a progress line."""
 
 

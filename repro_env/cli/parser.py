@@ -24,6 +24,7 @@ COMMANDS = {
     "pack": "Write a spec and its files to one bundle file.",
     "exec": "Run a command in the captured environment and record the run.",
     "shell": "Open a shell in the captured environment.",
+    "kernel": "Run kernels of Jupyter in the captured environment.",
     "verify": "Repeat a recorded run and compare the outputs.",
     "sensitivity": "Run a command with several seeds and report how metrics vary.",
     "lineage": "Show which run made a file and which runs used it.",
@@ -44,6 +45,7 @@ _MEANT = {
     "export": "capture", "snapshot": "capture", "save": "capture", "reproduce": "verify", "repeat": "verify", "status": "check",
     "compare": "runs compare", "list": "runs list", "ls": "runs list", "logs": "runs logs", "plot": "runs plot", "gc": "store gc",
     "info": "show", "inspect": "show", "pull": "runs pull", "bash": "shell",
+    "jupyter": "kernel install", "notebook": "kernel install",
 }  # fmt: skip
 """What other tools call a command -> the command here."""
 Error: Any = typer.BadParameter.__mro__[2]

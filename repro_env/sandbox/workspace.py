@@ -32,8 +32,8 @@ TEMPORARY = ("/tmp", "/var/tmp")  # noqa: S108
 ETC = ("passwd", "group", "hosts", "resolv.conf", "hostname", "ld.so.cache")
 """The files of /etc that are made for each run; the last only for one with GPUs."""
 _SYSTEM = ("/proc", "/sys", "/dev", "/run", posixpath.dirname(paths.SEEDS), *(f"/etc/{name}" for name in ETC))
-_CACHES = (".cache", ".nv", ".triton", ".bash_history", ".python_history")
-"""Caches and histories in HOME."""
+_CACHES = (".cache", ".nv", ".triton", ".bash_history", ".python_history", ".ipython", ".local/share/jupyter/runtime")
+"""Caches and histories in HOME, and connection files of kernels, which have keys."""
 _XATTRS = ("trusted.overlay.", "user.overlay.")
 """Prefixes of overlay's extended attributes in its upper layer: as root, and in a user namespace."""
 _CHUNK = 1 << 20

@@ -112,6 +112,20 @@ def test_help_lists_the_commands_in_the_order_of_use(two: tuple[parts.Project, p
     listed = here.run("--help").out.partition("Commands:")[2].split("\n\n")[0]
     names = [line.split()[0] for line in listed.splitlines() if line[2:3].strip()]
     assert names == [
-        *["capture", "check", "show", "diff", "rebuild", "image", "push", "pack", "exec", "shell", "verify", "sensitivity"],
+        *[
+            "capture",
+            "check",
+            "show",
+            "diff",
+            "rebuild",
+            "image",
+            "push",
+            "pack",
+            "exec",
+            "shell",
+            "kernel",
+            "verify",
+            "sensitivity",
+        ],
         *["lineage", "runs", "report", "init", "ci", "store", "doctor"],
     ]

@@ -70,6 +70,11 @@ def hook(random: Any) -> None:
     _seed(random)
 
 
+def hook_tips(tips: Any) -> None:
+    """Let IPython always show the same tip: a kernel draws one for each question of its clients, whose number depends on the time."""
+    tips.pick_tip = lambda: "%history shows the input of this session"
+
+
 def _after_fork(random: Any) -> None:
     with seeds.Attempt("fork"):
         _seed(random)

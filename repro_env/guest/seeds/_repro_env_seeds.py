@@ -475,6 +475,7 @@ def _after_fork() -> None:
 
 _HOOKS: dict[str, tuple[Callable[[Any], object], ...]] = {
     "random": (_lazy_hook("random", "hook"),),
+    "IPython.core.tips": (_lazy_hook("random", "hook_tips"),),
     "numpy.random.bit_generator": (_lazy_hook("numpy", "hook_bits"),),
     "numpy.random.mtrand": (_lazy_hook("numpy", "hook_legacy"),),
     "subprocess": (_lazy_hook("starts", "hook_subprocess"),),

@@ -18,7 +18,7 @@ from repro_env.runs.start import snapshot, sourcedirectory
 from repro_env.runs.start.origin import Project, Submitted
 from repro_env.runs.start.request import SIZES, RunOptions, pairs_of, streams_to_repeat
 from repro_env.runs.start.sourcedirectory import SourceDirectory
-from repro_env.sandbox import plan
+from repro_env.sandbox import notebook, plan
 from repro_env.schema.environment import Variable
 from repro_env.schema.errors import DataError, RecordError, ReproEnvError, SourceError, SpecError, UsageError
 from repro_env.schema.progress import Tell
@@ -101,6 +101,9 @@ def end_of(run: Run) -> End:
     if signal := run.end.outcome.signal or run.end.outcome.interrupted:
         what = f"this run was ended by signal {signal}, so it stopped at an arbitrary point"
         raise refused(what, "verify a run that ended by itself")
+    if run.start.command == notebook.COMMAND:
+        what = "this run was the kernel of a notebook, and nothing can execute its cells again, because records do not have them"
+        raise refused(what, "run the notebook with `repro-env exec jupyter execute`, and verify that run")
     if run.start.processes > 1:
         what = f"this run had {run.start.processes} processes of a launcher such as srun, and verify starts one process"
         raise refused(what, "start it again with the launcher, and compare both runs with `repro-env runs compare`")
