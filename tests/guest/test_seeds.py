@@ -113,8 +113,10 @@ def test_a_forked_child_does_not_repeat_the_counts_of_its_parent(script: Script)
 def test_repro_env_can_be_imported_if_the_environment_does_not_have_it(tmp_path: Path) -> None:
     script = Script(tmp_path, BASE_PYTHON)
     code = "import repro_env, sys; print(repro_env.seed('split'), repro_env.__file__, sys.path)"
-    env = {"PYTHONPATH": str(SEEDS), "REPRO_ENV_SEED": "7"}
-    done = subprocess.run([script.python, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
+    env = {"PYTHONPATH": str(SEEDS), "REPRO_ENV_SEED": "7", "REPRO_ENV_RUN": "01a2"}
+    command = [script.python, "-c", f"{code}; print(repro_env.tags())"]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("\n{'repro_env_run': '01a2'}\n")
     seed, file, path = done.stdout.split(" ", 2)
     assert file == f"{SEEDS.parents[1]}/__init__.py"
     assert str(SEEDS.parents[2]) not in path
