@@ -16,8 +16,6 @@ from repro_env.guest.tensors.tensor import DTYPES, FLOATS, KINDS, PARTS, Tensor
 
 _MOST_ULP = 1_000_000
 """Larger distances say no more than the relative difference."""
-_LONGEST = 200
-"""Characters of a value that a message shows."""
 
 Leaves = dict[str, Any]
 """Place, as Python writes it (`value['loss'][3]`) -> a number, text or None; for an array, an object with its dtype, shape and bytes."""
@@ -31,8 +29,7 @@ def leaves(value: object) -> Leaves:
     found = dict(_leaves("value", value))
     if not found:
         raise ValueError("the value is empty, so there are no numbers to compare")
-    stored: Leaves = json.loads(json.dumps(found))
-    return stored
+    return dict(json.loads(json.dumps(found)))
 
 
 def _leaves(place: str, value: Any) -> Iterator[tuple[str, object]]:
@@ -51,29 +48,23 @@ def _leaves(place: str, value: Any) -> Iterator[tuple[str, object]]:
     else:
         name, shape, data = _array(value) or ("", (), b"")
         if name not in DTYPES:
-            kind = f"{type(value).__module__}.{type(value).__qualname__}" + f" of {name}" * bool(name)
-            raise TypeError(
-                f"{place} is of type {kind}: pass numbers, text, lists, dicts, arrays of numbers or dense tensors instead"
-            )
-        yield place, {"dtype": DTYPES[name], "shape": list(shape), "data": base64.b64encode(data).decode()}
+            what = f"{type(value).__qualname__} {name}".strip()
+            raise TypeError(f"{place} is of type {what}: pass numbers, text, lists, dicts, arrays of numbers or dense tensors")
+        yield place, {"dtype": DTYPES[name], "shape": shape, "data": base64.b64encode(data).decode()}
 
 
 def _array(value: Any) -> tuple[str, tuple[int, ...], bytes] | None:
     """Return the name of the dtype, the shape and the bytes of an array in C order, little-endian; None for another value."""
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
-    if torch is not None and isinstance(value, torch.Tensor):
-        if value.layout is not torch.strided:
-            return None
+    if torch is not None and isinstance(value, torch.Tensor) and value.layout is torch.strided:
         tensor = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
         size = tensor.numel() * tensor.element_size()
         return str(tensor.dtype)[6:], tuple(tensor.shape), ctypes.string_at(tensor.data_ptr(), size) if size else b""
-    if numpy is None or not hasattr(value, "__array__"):
-        return None
-    if isinstance(value, numpy.ndarray) and type(value) is not numpy.ndarray:
-        return None  # a masked array has more than numbers
-    array = numpy.asarray(value)
-    little = array.astype(array.dtype.newbyteorder("<"), copy=False)
-    return array.dtype.name, array.shape, little.tobytes()
+    # Subclasses, such as masked arrays, have more than numbers.
+    if numpy is not None and (type(value) is numpy.ndarray or isinstance(value, numpy.generic)):
+        array = numpy.asarray(value)
+        return array.dtype.name, array.shape, array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+    return None
 
 
 def differences(then: Leaves, now: Leaves, *, relative: float, absolute: float) -> Iterator[str]:
@@ -93,10 +84,10 @@ def differences(then: Leaves, now: Leaves, *, relative: float, absolute: float) 
 
 def _difference(place: str, then: object, now: object, relative: float, absolute: float) -> Iterator[str]:
     left, right = _tensor(then), _tensor(now)
-    found: dict[str, Any] = difference_of(left, right, sys.modules.get("numpy")) if left and right else {"now_dtype": ""}
-    if left is None or right is None or "now_dtype" in found:
+    if left is None or right is None or (left.dtype, left.shape) != (right.dtype, right.shape):
         yield f"{place} differs: recorded {_shown(then)}, now {_shown(now)}"
         return
+    found: dict[str, Any] = difference_of(left, right, sys.modules.get("numpy"))
     distance, is_float = relative_distance(found), KINDS[PARTS.get(left.dtype, left.dtype)][1] in FLOATS
     if is_float and not found["specials"] and (distance <= relative or found["absolute"] <= absolute):
         return
@@ -111,9 +102,9 @@ def _tensor(leaf: object) -> Tensor | None:
     """A float or an array; None for another value."""
     if isinstance(leaf, float):
         return Tensor("F64", (), memoryview(struct.pack("<d", leaf)))
-    if not isinstance(leaf, dict):
-        return None
-    return Tensor(leaf["dtype"], tuple(leaf["shape"]), memoryview(base64.b64decode(leaf["data"])))
+    if isinstance(leaf, dict):
+        return Tensor(leaf["dtype"], tuple(leaf["shape"]), memoryview(base64.b64decode(leaf["data"])))
+    return None
 
 
 def _element(tensor: Tensor, at: list[int]) -> complex:
@@ -126,5 +117,4 @@ def _element(tensor: Tensor, at: list[int]) -> complex:
 
 
 def _shown(leaf: object) -> str:
-    text = f"an array of {leaf['dtype']} {leaf['shape']}" if isinstance(leaf, dict) else repr(leaf)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+    return f"an array of {leaf['dtype']} {leaf['shape']}" if isinstance(leaf, dict) else repr(leaf)
