@@ -61,6 +61,7 @@ def capture(
     env: Sequence[str] = (),
     seed: int = 0,
     not_secret: Sequence[str] = (),
+    ask: bool = False,
     tell: Tell = SILENT,
 ) -> CaptureResult:
     """Capture a live environment, and write its spec to the directory `output`. The options are those of `repro-env capture`.
@@ -91,6 +92,7 @@ def capture(
         store=store,
         programs=tuple(dict.fromkeys((*programs, *code.libraries))),
         added=added,
+        asks=ask,
     )
     locked = lock.lock(lock_request, tell, search)
     capturedcode.check_output(request, locked)

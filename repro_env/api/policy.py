@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from repro_env.api import protocols
 from repro_env.compare.outputs import ignorefile
 from repro_env.environment.git import history, repository
 from repro_env.environment.git.repository import Answer
@@ -15,7 +16,8 @@ from repro_env.policy import judge as judging
 from repro_env.policy.defaults import POLICY, unknown
 from repro_env.policy.facts import Accepted, Facts
 from repro_env.policy.judge import Judgement, Score
-from repro_env.policy.rules import RULES, STAGES, Rule, Stage, parse
+from repro_env.policy.protocol import Evaluation
+from repro_env.policy.rules import RULES, STAGES, Protocols, Rule, Stage, parse
 from repro_env.runs.records import annotation, checkpointstate, records, verdicts
 from repro_env.runs.records.records import Run
 from repro_env.runs.start.request import RunOptions
@@ -24,8 +26,9 @@ from repro_env.schema.progress import Tell
 from repro_env.schema.run import Start
 from repro_env.schema.rundirectory import CHECKPOINTS_AFTER
 from repro_env.schema.spec import Spec
-from repro_env.specs.argument import Opened, project_of
+from repro_env.specs.argument import Opened, current_directory, project_of
 from repro_env.store.specs.lookup import runs_directory
+from repro_env.store.store import Store
 
 
 class Policy(msgspec.Struct, frozen=True):
@@ -57,6 +60,7 @@ class Policy(msgspec.Struct, frozen=True):
             end=None if run is None else run.end,
             checkpoints=_checkpoints(run) if run is not None else (),
             verdict=verdicts.last(run.directory) if run is not None else None,
+            evaluations=_evaluations(self.project, run) if run is not None and Protocols.name in names else {},
         )
 
 
@@ -139,6 +143,12 @@ def last_run(runs: Path) -> Run | None:
     """Return the newest run; None if there is none. Raises if it cannot be read."""
     found = records.directories(runs)
     return records.read(found[0]) if found else None
+
+
+def _evaluations(project: Path, run: Run) -> dict[str, Evaluation]:
+    """Judge a run by the protocols of the project."""
+    found = protocols.evaluate(run, protocols.find(project), current_directory(), Store.open())
+    return {evaluation.protocol: evaluation for evaluation in found}
 
 
 def _checkpoints(run: Run) -> tuple[str, ...]:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
+from repro_env.api import protocols
 from repro_env.api.arguments import absolute
 from repro_env.api.runs import find_runs_directory
 from repro_env.compare import runs as rules
+from repro_env.compare.environments import code, sides
 from repro_env.compare.environments import comparison as compare
-from repro_env.compare.environments import sides, trees
 from repro_env.compare.environments.difference import Difference, NotCompared, compare_values, sort_differences
 from repro_env.compare.environments.trees import changes, describe
 from repro_env.compare.outputs import results
@@ -21,12 +20,11 @@ from repro_env.compare.outputs.judge import Judge
 from repro_env.compare.runs import CheckpointFiles, MetricPair, Outputs
 from repro_env.compare.traces import comparison as traces
 from repro_env.compare.traces import divergence
-from repro_env.oci.entry import Entry
 from repro_env.runs.lineage import parents
 from repro_env.runs.records import annotation, checkpointstate, records
 from repro_env.runs.records.records import Run
 from repro_env.runs.specsearch import Specs
-from repro_env.schema.errors import ArtifactError, ReproEnvError
+from repro_env.schema.errors import ReproEnvError
 from repro_env.schema.run import Start
 from repro_env.schema.rundirectory import CHECKPOINTS_AFTER, CHECKPOINTS_BEFORE
 from repro_env.specs.argument import current_directory
@@ -84,6 +82,7 @@ def compare_runs(left_name: str, right_name: str, *, runs: Path | str | None = N
         files = tuple(results.contents(old, new, differing[:MOST_READ], judge))
         differences += rules.compare_ends(left.end, right.end, outputs)
         metrics = rules.metrics(left.end.metrics, right.end.metrics, outputs)
+    missing += _protocols(left, right, here, store)
     for run in (left, right):
         if run.end is None:
             missing.append(NotCompared(what="outputs, metrics and effective settings", why=f"{run.short} is {run.state}"))
@@ -155,7 +154,7 @@ def _digests(left: Start, right: Start) -> list[Difference]:
 
 def _source(left: Run, right: Run, specs: list[Specs], store: Store) -> list[Difference]:
     """Return the files of the code that differ, or a single difference if the files are not known."""
-    old, new = listings = [_listing(run, search, store) for run, search in zip((left, right), specs, strict=True)]
+    old, new = listings = [code.recorded(run.start, search, store) for run, search in zip((left, right), specs, strict=True)]
     if old is not None and new is not None:
         return [Difference("source", change.path, describe(change.left), describe(change.right)) for change in changes(old, new)]
     names = " and ".join(run.short for run, listing in zip((left, right), listings, strict=True) if listing is None)
@@ -170,20 +169,17 @@ def _source(left: Run, right: Run, specs: list[Specs], store: Store) -> list[Dif
     ]
 
 
-def _listing(run: Run, specs: Specs, store: Store) -> Mapping[str, Entry] | None:
-    """Return the code of a run by path: from the store, else from its spec."""
-    fact = run.start.source
-    layer = store.layers.path(fact.digest)
-    if layer is not None:
-        return trees.stored_tree(layer, store.hashes).entries
-    spec = specs.of(run.start)
-    source = spec.spec.observed.source if spec is not None else None
-    if spec is None or source is None:
-        return None
-    with contextlib.suppress(ArtifactError):
-        if source.tree.sha256 == fact.digest:
-            return trees.spec_tree(source.tree, spec.directory, store).entries
-    return None
+def _protocols(left: Run, right: Run, here: Path, store: Store) -> list[NotCompared]:
+    """Return that metrics cannot be compared, if only one of the runs was made under a protocol."""
+    found = protocols.find(left.directory.parent.parent)
+    sides = [protocols.evaluate(run, found, here, store) for run in (left, right)] if found else [(), ()]
+    missing = []
+    for old, new in zip(*sides, strict=True):
+        other = (old, left) if old.departures else (new, right)
+        if bool(old.departures) != bool(new.departures):
+            why = f"run {other[1].short} is not under the protocol {old.protocol}: {other[0].departures[0]}"
+            missing.append(NotCompared(what="metrics", why=why))
+    return missing
 
 
 def _data(left: Start, right: Start) -> list[Difference]:

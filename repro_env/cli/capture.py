@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from repro_env.api.capture import CaptureResult, capture
 from repro_env.cli.ui import messages
 from repro_env.cli.ui.defaults import ConfiguredCommand
-from repro_env.cli.ui.options import parse_mounts, parse_source, shared, value
+from repro_env.cli.ui.options import flag, parse_mounts, parse_source, shared, value
 from repro_env.environment.machine import variables
 from repro_env.environment.source import exclusions
 from repro_env.environment.source.request import CodeRequest
@@ -59,6 +59,9 @@ def command(
     ] = None,
     seed: Annotated[int, value("N", "Set the default master seed for runs. Default: 0.", min=0, max=2**32 - 1)] = 0,
     not_secret: Annotated[list[str] | None, shared(CodeRequest, "not_secret")] = None,
+    ask: Annotated[
+        bool, flag("--ask", "Ask the package indexes again: wheels that they do not have any more are bundled.")
+    ] = False,
 ) -> None:
     """Capture a Python environment in a spec, file for file, with the code and the digests of the data.
 
@@ -80,6 +83,7 @@ def command(
         env=env or (),
         seed=seed,
         not_secret=not_secret or (),
+        ask=ask,
         tell=messages.say,
     )
     if not messages.answer_in_json(_facts(result)):

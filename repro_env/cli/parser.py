@@ -28,6 +28,7 @@ COMMANDS = {
     "verify": "Repeat a recorded run and compare the outputs.",
     "sensitivity": "Run a command with several seeds and report how metrics vary.",
     "lineage": "Show which run made a file and which runs used it.",
+    "due": "Say which runs must be verified or trained again, and why.",
     "runs": "List, show, compare, tag and clean up recorded runs.",
     "report": "Write a small site about the runs of a project.",
     "init": "Write files for CI, pre-commit, editors and clusters.",

@@ -13,10 +13,11 @@ import typer
 
 from repro_env.api import jobs
 from repro_env.api import runs as use_case
-from repro_env.cli import retention, runscompare, runslist, runsshare
+from repro_env.cli import retention, runscompare, runslist, runsshare, versions
 from repro_env.cli.ui import curves, messages, runpage
 from repro_env.cli.ui.options import (
     AllOption,
+    ByOption,
     HtmlOption,
     RunArgument,
     RunsOption,
@@ -34,7 +35,6 @@ from repro_env.schema.errors import ReproEnvError
 from repro_env.schema.rundirectory import STDERR
 from repro_env.store.store import Store
 
-_By = Annotated[str, value("NAME", "Record this name as the author.")]
 _Tags = Annotated[
     list[str],
     argument(
@@ -168,7 +168,7 @@ def note(
     run_id: RunArgument,
     words: Annotated[list[str], argument("TEXT", "The text of the note.")],
     decision: Annotated[bool, flag("--decision", "Mark the note as a decision.")] = False,
-    by: _By = "",
+    by: ByOption = "",
     runs: RunsOption = None,
 ) -> None:
     """Add a note to a run."""
@@ -180,13 +180,13 @@ def note(
     messages.say(f"next: repro-env runs show {run_id}{runs_option(runs)}")
 
 
-def tag(run_id: RunArgument, tags: _Tags, by: _By = "", runs: RunsOption = None) -> None:
+def tag(run_id: RunArgument, tags: _Tags, by: ByOption = "", runs: RunsOption = None) -> None:
     """Add tags to a run. `runs gc` never removes a run that has a tag."""
     directory = _find(run_id, runs)
     _print_tags(directory, use_case.tag(directory, tags, by=by), runs)
 
 
-def untag(run_id: RunArgument, tags: _Tags, by: _By = "", runs: RunsOption = None) -> None:
+def untag(run_id: RunArgument, tags: _Tags, by: ByOption = "", runs: RunsOption = None) -> None:
     """Remove tags from a run. Removed tags stay in the history."""
     directory = _find(run_id, runs)
     _print_tags(directory, use_case.untag(directory, tags, by=by), runs)
@@ -226,6 +226,9 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "note": note,
     "tag": tag,
     "untag": untag,
+    "promote": versions.promote,
+    "versions": versions.command,
+    "retire": versions.retire,
     "push": runsshare.push,
     "pull": runsshare.pull,
     "audit": retention.audit,

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-import operator
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, NamedTuple, TypeVar
 
 from repro_env.api import jobs
@@ -15,6 +14,8 @@ from repro_env.cli import runsshare
 from repro_env.cli.ui import messages, runpage
 from repro_env.cli.ui.options import RunsOption, runs_option, value
 from repro_env.launch.engine import State
+from repro_env.policy import bound
+from repro_env.policy.bound import Bound
 from repro_env.runs.records import ids, records
 from repro_env.runs.records.records import Run
 from repro_env.runs.records.submissions import Submitted
@@ -24,40 +25,24 @@ from repro_env.schema.run import Number
 
 Listed = TypeVar("Listed", Run, RunLine)
 _LONGEST = 60
-_COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
-    "<=": operator.le,
-    ">=": operator.ge,
-    "!=": operator.ne,
-    "<": operator.lt,
-    ">": operator.gt,
-    "=": operator.eq,
-}
-_CONDITION = re.compile(r"(.+?)\s*(<=|>=|!=|<|>|==?)\s*([^<>=]+)")
+_CONDITION = re.compile(r"(.+?)\s*([<>=!].*)")
 
 
 class Condition(NamedTuple):
     """A condition of --where."""
 
     metric: str
-    holds: Callable[[float, float], bool]
-    bound: float
-
-    def accepts(self, metrics: Mapping[str, Number]) -> bool:
-        """Whether a run has the metric, and its last value is as required. NaN never is."""
-        value = float(metrics.get(self.metric, math.nan))
-        return not math.isnan(value) and self.holds(value, self.bound)
+    bound: Bound
 
 
 def parse_condition(text: str) -> Condition:
     """Parse `NAME<VALUE`. Raises `UsageError`."""
     match = _CONDITION.fullmatch(text.strip())
-    try:
-        if match:
-            return Condition(match[1], _COMPARISONS[match[2].replace("==", "=")], float(match[3]))
-    except ValueError:
-        pass
-    hint = "for example: --where 'loss<0.1'; the comparisons are < <= > >= = !="
-    raise UsageError(f'--where must be NAME<VALUE (got "{text}")', hint=hint)
+    required = bound.parse(match[2]) if match else None
+    if match is None or required is None:
+        hint = "for example: --where 'loss<0.1'; the comparisons are < <= > >= = !="
+        raise UsageError(f'--where must be NAME<VALUE (got "{text}")', hint=hint)
+    return Condition(match[1], required)
 
 
 def command(
@@ -132,13 +117,12 @@ def command(
 
 
 def last_values(run: Run) -> dict[str, Number]:
-    """The last value of each metric by its name, and by `FILE:NAME`. Of several files with one name, the first by path counts."""
-    metrics = run.end.metrics if run.end is not None else ()
-    return {name: metric.last for metric in reversed(metrics) for name in (metric.name, f"{metric.file}:{metric.name}")}
+    """The last value of each metric (`bound.last_values`)."""
+    return bound.last_values(run.end)
 
 
 def _are_met(conditions: Iterable[Condition], metrics: Mapping[str, Number]) -> bool:
-    return all(condition.accepts(metrics) for condition in conditions)
+    return all(condition.bound.holds(metrics.get(condition.metric)) for condition in conditions)
 
 
 def _sorted(runs: list[Listed], name: str | None, values: Sequence[Mapping[str, Number]]) -> list[Listed]:

@@ -31,6 +31,7 @@ from repro_env.compare.outputs.comparison import File
 from repro_env.compare.outputs.ignorefile import Accepted
 from repro_env.compare.outputs.verdict import Verdict
 from repro_env.runs.records import verdicts
+from repro_env.runs.start.inputs import host_facts
 from repro_env.runs.start.request import RunOptions
 from repro_env.schema.errors import ReproEnvError, UsageError
 from repro_env.schema.messages import plural
@@ -215,6 +216,7 @@ def facts(result: Verified) -> dict[str, object]:
         "first_step": verdict.first,
         "causes": list(verdict.causes),
         "files": list(verdict.files),
+        "host": list(host_facts()),
         "kept": None if result.directory is None else str(result.directory),
     }
 

@@ -46,6 +46,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """The programs of `--with`."""
     added: tuple[str, ...] = ()
     """Variables to replay in addition to the standard ones."""
+    asks: bool = False
+    """Whether indexes are asked about distributions that were identified before, too."""
 
 
 class LiveEnvironment(msgspec.Struct, frozen=True, kw_only=True):

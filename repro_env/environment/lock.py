@@ -95,7 +95,14 @@ def lock(request: Request, tell: Tell, secrets: SecretSearch | None = None) -> L
         tell(f"note: {problem}")
     with ThreadPoolExecutor(1) as pool:  # the indexes are queried while files are read
         answer = pool.submit(
-            wheels.identify, scanned.distributions, facts.layout, store=store, tell=tell, search=secrets, sources=sources
+            wheels.identify,
+            scanned.distributions,
+            facts.layout,
+            store=store,
+            tell=tell,
+            search=secrets,
+            sources=sources,
+            asks=request.asks,
         )
         live = inspect(request, facts, scanned, meta.library_owners(facts.layout.prefix))
         lacking = requirements.missing(request.workspace, facts.interpreter.version, live.startup.sys_path)
@@ -106,7 +113,14 @@ def lock(request: Request, tell: Tell, secrets: SecretSearch | None = None) -> L
         if more := site.scanned.distributions:
             tell.detail(f"{len(more)} distributions in {site.layout.prefix}")
             identified += wheels.identify(
-                more, site.layout, site_number=site.number, store=store, tell=tell, search=secrets, sources=sources
+                more,
+                site.layout,
+                site_number=site.number,
+                store=store,
+                tell=tell,
+                search=secrets,
+                sources=sources,
+                asks=request.asks,
             )
     own_site = live.sites[0]
     packages, plain_packages = conda.identify(meta, own_site, store=store, environ=environ, tell=tell)

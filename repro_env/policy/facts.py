@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from repro_env.compare.outputs.ignorefile import Entry
+from repro_env.policy.protocol import Evaluation
 from repro_env.runs.records.verdicts import Last
 from repro_env.schema.codec import Frozen
 from repro_env.schema.environment import Git
@@ -40,6 +41,8 @@ class Facts(Frozen, frozen=True, kw_only=True):
     """What is directly in the directories of `--checkpoints` after the run, and is from the run, sorted."""
     verdict: Last | None = None
     """The last one."""
+    evaluations: Mapping[str, Evaluation] = {}
+    """Of the run, by the protocols of the project."""
 
     @property
     def unseeded(self) -> tuple[str, ...]:

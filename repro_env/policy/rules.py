@@ -193,6 +193,24 @@ class Note(Rule, frozen=True):
         return f"without a comment on the line above: {shorten(found)}" if found else ""
 
 
+class Protocols(Rule, frozen=True):
+    """The run meets these validation protocols: command, data, code and metrics are as required."""
+
+    value: Annotated[tuple[str, ...], Meta(min_length=1)]
+    name = "protocols"
+    stage = "end"
+
+    def judge(self, facts: Facts) -> str:
+        """Return how the run departs from a protocol, or which metric is not as required."""
+        for name in self.value:
+            evaluation = facts.evaluations.get(name)
+            if evaluation is None:
+                return f"the project has no protocol {name}"
+            if evaluation.problem:
+                return f"{name}: {evaluation.problem}"
+        return ""
+
+
 RULES: dict[str, type[Rule]] = {rule.name: rule for rule in Rule.__subclasses__()}
 
 

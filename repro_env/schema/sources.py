@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+from repro_env.schema.codec import Frozen
+
 
 class LockedFile(msgspec.Struct, frozen=True):
     """A wheel in a lock file."""
@@ -33,3 +35,14 @@ class PackageSources(msgspec.Struct, frozen=True):
 
 
 NONE = PackageSources()
+
+
+class Package(Frozen, frozen=True, kw_only=True):
+    """What an index says about a distribution."""
+
+    name: str
+    version: str
+    vulnerabilities: tuple[str, ...] = ()
+    """IDs of advisories."""
+    yanked: str | None = None
+    """The reason; None if it is not yanked."""

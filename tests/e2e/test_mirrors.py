@@ -15,7 +15,7 @@ import pytest
 from repro_env.io.files import sha256_of
 from tests.e2e import parts
 from tests.fakes import wheels as fake
-from tests.fakes.index import Index
+from tests.fakes.index import Index, through
 
 PACKAGES = ("packaging==26.3", "mdurl==0.1.2", "pip==26.3")
 
@@ -32,22 +32,6 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def index(wheels: Path) -> Iterator[Index]:
     with Index(wheels) as index:
         yield index
-
-
-def through(index: Index, host: str, caches: Path) -> dict[str, str]:
-    """pip configured for the index under a host name and for nothing else of this machine; caches that know nothing."""
-    return {
-        "PIP_CONFIG_FILE": "/dev/null",
-        "PIP_INDEX_URL": f"http://{host}/simple",
-        "PIP_TRUSTED_HOST": host,
-        "PIP_PROXY": index.proxy,
-        "PIP_EXTRA_INDEX_URL": "",
-        "PIP_FIND_LINKS": "",
-        "PIP_RETRIES": "1",
-        "PIP_CACHE_DIR": str(caches / "pip"),
-        "UV_CACHE_DIR": str(caches / "uv"),
-        "XDG_CACHE_HOME": str(caches),
-    }
 
 
 @pytest.fixture(scope="module")

@@ -61,6 +61,8 @@ class Index:
     """Host names that do not answer (the proxy says 502)."""
     retry_after: int = 0
     """Seconds to wait that answers with a status of `fail` ask for; none if 0."""
+    advisories: dict[str, list[str]] | None = None
+    """The vulnerabilities of `NAME/VERSION`, for an index with PyPI's JSON API."""
     asked: list[Asked] = field(default_factory=list)
     connections: set[tuple[str, int]] = field(default_factory=set)
     """Addresses that asked: one for each connection."""
@@ -137,6 +139,22 @@ def configured(patch: pytest.MonkeyPatch, **options: str) -> Iterator[pytest.Mon
         yield own
 
 
+def through(index: Index, host: str, caches: Path) -> dict[str, str]:
+    """pip configured for the index under a host name and for nothing else of this machine; caches that know nothing."""
+    return {
+        "PIP_CONFIG_FILE": "/dev/null",
+        "PIP_INDEX_URL": f"http://{host}/simple",
+        "PIP_TRUSTED_HOST": host,
+        "PIP_PROXY": index.proxy,
+        "PIP_EXTRA_INDEX_URL": "",
+        "PIP_FIND_LINKS": "",
+        "PIP_RETRIES": "1",
+        "PIP_CACHE_DIR": str(caches / "pip"),
+        "UV_CACHE_DIR": str(caches / "uv"),
+        "XDG_CACHE_HOME": str(caches),
+    }
+
+
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
@@ -172,6 +190,16 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(host, path, 401, b"", {"WWW-Authenticate": 'Basic realm="tests"'})
         elif match := re.fullmatch(r"/simple/([^/]+)/", path):
             self._page(host, path, match[1], cut=fault == "cut")
+        elif (match := re.fullmatch(r"/pypi/([^/]+/[^/]+)/json", path)) and self.index.advisories is not None:
+            found = [{"id": name, "withdrawn": None} for name in self.index.advisories.get(match[1], ())]
+            info = {"name": match[1].partition("/")[0], "yanked": self.index.yanked, "yanked_reason": None}
+            self._tagged(
+                host,
+                path,
+                json.dumps({"info": info, "vulnerabilities": found}).encode(),
+                {"Content-Type": "application/json"},
+                cut=False,
+            )
         elif match := re.fullmatch(r"/files/((?:(?:noarch|linux-64)/)?[^/]+)", path):
             self._file(host, path, self.index.directory / match[1], fault)
         else:

@@ -71,6 +71,10 @@ class Project(Place):
         (Path(launch.reports) / REPORTS_FILE).write_text(REPORT)
         return 0
 
+    def measured(self, launch: Launch, directory: Path) -> int:
+        (directory / "files" / "metrics.json").write_text('{"loss": 0.5}')
+        return 0
+
     def checkpoint(self, *names: str) -> None:
         self.options += ["--checkpoints", str(self.project / "ck")]
 
@@ -153,6 +157,11 @@ CASES = [
     Case(
         "checkpoints = {most = 2}", lambda project: project.checkpoint("1", "2", "3"), lambda project: project.checkpoint("1", "2"),
         "the run kept 3 checkpoints, and may keep 2", stage="after",
+    ),
+    Case(
+        'protocols = ["short"]\n[tool.repro-env.protocol.short]\ncommand = ["train.py"]\nmetrics = {loss = "< 1"}',
+        nothing, lambda project: attribute(project, "work", project.measured),
+        "short: the run has no metric loss (must be < 1)", stage="after",
     ),
     Case(
         'level = "equal except for"', lambda project: attribute(project, "level", "numeric"), nothing,

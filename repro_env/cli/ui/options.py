@@ -77,6 +77,7 @@ HtmlOption = Annotated[
     Path | None,
     value("FILE", "Also write the complete answer to FILE, as one HTML page that needs no other file.", parser=parse_path),
 ]
+ByOption = Annotated[str, value("NAME", "Record this name as the author.")]
 DryRunOption = Annotated[bool, flag("--dry-run", "Print what the command would do; change nothing.")]
 
 

@@ -61,7 +61,7 @@ def show(
         if page.is_file:
             curves.of_run(page, run)
     for note in annotations:
-        if note.kind in ("note", "decision"):
+        if note.kind not in ("tag", "untag"):
             page.row(note.kind, note.written + (f" ({note.by})" if note.by else ""), indent=0)
             page.table([(line,) for line in note.text])
 

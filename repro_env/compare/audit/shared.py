@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -18,6 +19,9 @@ from repro_env.schema.run import DataFact, SourceFact, Start
 from repro_env.store.specs import files
 from repro_env.store.specs.blobs import SpecBlobs
 from repro_env.store.store import Store
+
+if TYPE_CHECKING:
+    from repro_env.delivery.builder.build import Sink
 
 
 class SharedParts:
@@ -48,12 +52,15 @@ class SharedParts:
     def check_image(self, start: Start) -> Answer:
         if self._is_stored(start.image):
             return None
+        from repro_env.delivery.builder.sinks import StoreSink  # slow to import
+
         found = self._specs.of(start)
         if found is None:
             return "gone", "it is not in the store, and the spec to rebuild it from was not found"
         if found.spec.expected.image_id != start.image:
             return "gone", f"it is not in the store, and the spec describes {found.spec.expected.image_id} now"
-        return self._check_rebuild(found)
+        answer = check_rebuild(found, self._store, StoreSink(self._store), ask=self._ask)
+        return None if answer is None else (answer[0], f"it is not in the store, and {answer[1]}")
 
     def _is_stored(self, image: str) -> bool:
         """Whether the store has the config and all layers of an image."""
@@ -62,21 +69,6 @@ class SharedParts:
             return False
         layers = msgspec.json.decode(config, type=ImageConfig).diff_ids
         return all(self._store.layers.path(layer) is not None for layer in layers)
-
-    def _check_rebuild(self, found: Found) -> Answer:
-        """Check that everything that a rebuild needs is available."""
-        from repro_env.delivery.builder.build import Build
-        from repro_env.delivery.builder.layers import check_platform
-        from repro_env.delivery.builder.sinks import StoreSink
-
-        try:
-            check_platform(found.spec)
-            Build(found.spec, found.directory, self._store, StoreSink(self._store)).plan(ask=self._ask)
-        except (PlatformError, NetworkError) as error:
-            return "unknown", f"it is not in the store, and it could not be checked whether it can be rebuilt: {error}"
-        except ReproEnvError as error:
-            return "gone", f"it is not in the store and cannot be rebuilt: {error}"
-        return None
 
     def check_code(self, start: Start) -> Answer:
         fact = start.source
@@ -144,3 +136,18 @@ class SharedParts:
         if current == fact.digest:
             return None
         return "changed", f"its digest was {fact.digest[:19]}… and is {current[:19]}… now"
+
+
+def check_rebuild(found: Found, store: Store, sink: Sink, *, ask: bool) -> Answer:
+    """Check that everything that a rebuild needs is available. `ask`: also ask the servers."""
+    from repro_env.delivery.builder.build import Build
+    from repro_env.delivery.builder.layers import check_platform
+
+    try:
+        check_platform(found.spec)
+        Build(found.spec, found.directory, store, sink).plan(ask=ask)
+    except (PlatformError, NetworkError) as error:
+        return "unknown", f"it could not be checked whether it can be rebuilt: {error}"
+    except ReproEnvError as error:
+        return "gone", f"it cannot be rebuilt: {error}"
+    return None

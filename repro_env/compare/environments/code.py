@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
+from repro_env.compare.environments import trees
 from repro_env.compare.environments.difference import Difference, NotCompared, compare_values, mark
 from repro_env.compare.environments.trees import changes, describe
 from repro_env.io.files import may_exist, output_files
 from repro_env.oci.entry import Entry, entries_from_notes, sort_with_parents
 from repro_env.runs.lineage.knownruns import read_all_runs
+from repro_env.runs.specsearch import Specs
 from repro_env.runs.start import snapshot, sourcedirectory
 from repro_env.runs.start.data import candidate_paths
 from repro_env.schema.environment import Git
-from repro_env.schema.errors import DataError, SourceError
+from repro_env.schema.errors import ArtifactError, DataError, SourceError
 from repro_env.schema.messages import shorten
+from repro_env.schema.run import Start
 from repro_env.schema.spec import Data, Source, Spec
 from repro_env.store.hashes import entries_of
 from repro_env.store.specs.lookup import own_directories, runs_directory
@@ -172,3 +176,19 @@ def _state(git: Git) -> str:
 def _observation(what: str, left: str, right: str, why: str) -> Iterator[Difference]:
     if left != right:
         yield Difference("source", what, left, right, why, counts=False)
+
+
+def recorded(start: Start, specs: Specs, store: Store) -> Mapping[str, Entry] | None:
+    """Return the code of a run by path: from the store, else from its spec. None if it is not found."""
+    fact = start.source
+    layer = store.layers.path(fact.digest)
+    if layer is not None:
+        return trees.stored_tree(layer, store.hashes).entries
+    spec = specs.of(start)
+    source = spec.spec.observed.source if spec is not None else None
+    if spec is None or source is None:
+        return None
+    with contextlib.suppress(ArtifactError):
+        if source.tree.sha256 == fact.digest:
+            return trees.spec_tree(source.tree, spec.directory, store).entries
+    return None

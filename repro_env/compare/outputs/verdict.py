@@ -58,7 +58,7 @@ class Verdict(Frozen, frozen=True, kw_only=True):
 
 def predict(start: Start, end: End, new: Repetition) -> Promise:
     """Predict the level, with the reasons, from the record before the run is repeated."""
-    lower = [*_machine(start, new), *_threads(start, new), *_devices(end, new), *_operations(end)]
+    lower = [*machine_differences(start, new.host), *_threads(start, new), *_devices(end, new), *_operations(end)]
     if start.determinism == "off":
         lower.append("the original run used --determinism off")
     risks = []
@@ -107,8 +107,12 @@ def predict(start: Start, end: End, new: Repetition) -> Promise:
     )
 
 
-def _machine(start: Start, new: Repetition) -> list[str]:
-    then, now = _facts(start.host), _facts(new.host)
+def machine_differences(start: Start, host: Sequence[str], last: Sequence[str] = ()) -> list[str]:
+    """Return how a machine differs from that of a run, so that numbers may differ.
+
+    `host`: its facts, as in the record. `last`: those of the machine to compare with, if it is not that of the run.
+    """
+    then, now = _facts(last or start.host), _facts(host)
     if then.get("cpu") != now.get("cpu"):
         return [f"this CPU is {now.get('cpu', 'unknown')}, the run's was {then.get('cpu', 'unknown')}"]
     flags = {side: set(facts["isa"].split()) for side, facts in (("then", then), ("now", now)) if "isa" in facts}

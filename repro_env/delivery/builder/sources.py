@@ -19,7 +19,6 @@ from repro_env.delivery.builder.remote import HINT, Copies
 from repro_env.io.files import sha256_of
 from repro_env.oci import tar
 from repro_env.oci import wheel as rule
-from repro_env.oci.layer import Measured
 from repro_env.schema import redact
 from repro_env.schema.artifact import Artifact, Size, TreeBlob, Wheel
 from repro_env.schema.codec import Frozen
@@ -310,7 +309,7 @@ class Sources(contextlib.AbstractContextManager["Sources"]):
         """Return where a tree is. `ask`: also check the bytes of a blob. Raises `ArtifactError` if it is not found."""
         if (path := self.blobs.path(tree.sha256)) is not None:
             if ask:
-                Measured(self.blobs.chunks(tree.sha256, tree.size)).read()
+                self.blobs.check(tree.sha256, self._store.facts)
             return Item(what=what, origin="bundled", where=str(path), size=tree.size)
         if self._store.layers.path(tree.sha256) is not None:
             return Item(what=what, origin="layer", size=tree.size)

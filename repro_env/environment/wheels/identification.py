@@ -56,17 +56,18 @@ def identify(
     tell: Tell,
     search: SecretSearch | None = None,
     sources: PackageSources = NONE,
+    asks: bool = False,
 ) -> tuple[IdentifiedWheel, ...]:
     """Identify all distributions of a site. Returns their wheels, sorted by name.
 
     Distributions that no wheel can contain are left out, with a message to `tell`: those without RECORD, outside the install
     scheme, or with contradictory metadata. Their files are then plain files of the environment. `sources` adds indexes to those
-    of pip's configuration. `search` searches distributions before they are repacked; those with secrets are not repacked. Raises
+    of pip's configuration. `asks`: do not use kept answers, since wheels may be gone. `search` searches distributions before they are repacked; those with secrets are not repacked. Raises
     `NetworkError` if an index that may have the wheel does not answer, `LockError` if its answer is not an index page.
     """
     label = f"identifying {len(distributions):,} distributions"
     with tell.progress(0, label), Session(prefix=layout.prefix, sources=sources) as session:
-        answers = archives.identify_all(lambda: _Identifier(session, layout, store).identify, distributions)
+        answers = archives.identify_all(lambda: _Identifier(session, layout, store, asks=asks).identify, distributions)
     wheels = []
     for dist, (identified, why) in zip(distributions, answers, strict=True):
         if identified is None:
@@ -100,12 +101,13 @@ def difference(facts: Facts, dist: InstalledDistribution, layout: Layout) -> str
 class _Identifier:
     """Identifies the distributions of an environment; its methods are called from several threads."""
 
-    def __init__(self, session: Session, layout: Layout, store: Store) -> None:
+    def __init__(self, session: Session, layout: Layout, store: Store, *, asks: bool) -> None:
         self._session = session
         self._indexes = Indexes(session)
         self._reader = CandidateReader(session, store)
         self._layout = layout
         self._store = store
+        self._asks = asks
 
     @functools.cached_property
     def _shown(self) -> tuple[str, ...]:
@@ -120,7 +122,7 @@ class _Identifier:
         if facts.direct_url and not direct:
             return None, f"{'an editable install of' if facts.editable else 'installed from'} {redact.url(facts.direct_url)}"
         key = self._key(dist)
-        cached = self._store.facts.recall("proof", key, IdentifiedWheel)
+        cached = None if self._asks else self._store.facts.recall("proof", key, IdentifiedWheel)
         if cached is not None and cached.is_available(self._store):
             return cached, cached.why
         offers = self._indexes.offers(facts.name, facts.version)

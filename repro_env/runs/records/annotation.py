@@ -1,4 +1,4 @@
-"""The notes, decisions and tags that people add to a run after it ended. Each is a separate file, written once and never changed.
+"""What people add to a run after it ended: notes, decisions and tags, versions of models, and that it is retired. Each is a separate file, written once and never changed.
 
     runs/20260701T101530Z-train-1f2e3d4c/annotations/<UUIDv7>.json
 
@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager, suppress
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from msgspec import Meta
 
@@ -28,13 +28,34 @@ from repro_env.schema.errors import RecordError, ReproEnvError, UsageError, os_e
 from repro_env.schema.rundirectory import ANNOTATIONS
 from repro_env.schema.text import Line
 
-Kind = Literal["note", "decision", "tag", "untag"]
+Kind = Literal["note", "decision", "tag", "untag", "promoted", "retired", "reinstated"]
 _FAMILY = "repro-env/annotation"
 _LARGEST = 16 << 20
 """The largest annotation file that is read, in bytes."""
+_RETIRED = "(retired)"
+"""How lists show that a run is retired. No tag can have this form."""
 _EXCEPTION = "exception to "
 """How the note of an exception begins."""
 _TAG = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/+-]{0,62}[A-Za-z0-9])?")
+
+
+_PROMOTION = re.compile(r"([a-z0-9]+(?:[._-][a-z0-9]+)*)@([a-z0-9]+(?:-[a-z0-9]+)*) v([1-9][0-9]{0,8})")
+
+
+class Promotion(NamedTuple):
+    """A version of a model, and the stage that it got."""
+
+    name: str
+    stage: str
+    number: int
+
+    @property
+    def version(self) -> str:
+        """As lists show it. No tag can have this form."""
+        return f"{self.name}@v{self.number}"
+
+    def __str__(self) -> str:
+        return f"{self.name}@{self.stage} v{self.number}"
 
 
 class Annotation(Frozen, frozen=True, kw_only=True):
@@ -45,7 +66,7 @@ class Annotation(Frozen, frozen=True, kw_only=True):
     """UTC, ISO 8601 with milliseconds."""
     kind: Kind
     text: Annotated[tuple[Line, ...], Meta(min_length=1)]
-    """The lines of the note or decision, or the tag."""
+    """The lines of the note or decision, the reason for `retired` and `reinstated`, the tag, or a promotion and its reason."""
     by: Line = ""
     """The author's name, as the author gave it."""
 
@@ -87,14 +108,35 @@ def of(directory: Path) -> tuple[Annotation, ...]:
 
 
 def tags(annotations: Iterable[Annotation]) -> tuple[str, ...]:
-    """Return the current tags of a run, sorted. `annotations`: oldest first."""
-    current = set()
+    """Return the current tags of a run, sorted, with its versions and `(retired)`. `annotations`: oldest first."""
+    current = set[str]()
     for annotation in annotations:
         if annotation.kind == "tag":
             current.add(annotation.text[0])
         elif annotation.kind == "untag":
             current.discard(annotation.text[0])
+        elif (promotion := promotion_of(annotation)) is not None:
+            current.add(promotion.version)
+        elif annotation.kind == "retired":
+            current.add(_RETIRED)
+        elif annotation.kind == "reinstated":
+            current.discard(_RETIRED)
     return tuple(sorted(current))
+
+
+def promotion_of(annotation: Annotation) -> Promotion | None:
+    """Return the promotion that an annotation is; None for others."""
+    match = _PROMOTION.fullmatch(annotation.text[0]) if annotation.kind == "promoted" else None
+    return Promotion(match[1], match[2], int(match[3])) if match else None
+
+
+def retirement(annotations: Iterable[Annotation]) -> Annotation | None:
+    """Return why a run is retired; None if it is not. `annotations`: oldest first."""
+    last = None
+    for annotation in annotations:
+        if annotation.kind in ("retired", "reinstated"):
+            last = annotation if annotation.kind == "retired" else None
+    return last
 
 
 def exception(text: str) -> str:

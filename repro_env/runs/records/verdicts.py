@@ -45,6 +45,8 @@ class Last(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the command failed in both runs."""
     ignored: Annotated[int, Meta(ge=0)]
     """The number of differences that did not count."""
+    host: tuple[Line, ...] = ()
+    """The facts of the machine that repeated the run, as in the record of a run."""
 
 
 def write(directory: Path, facts: Mapping[str, object], page: Iterable[str]) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 from collections import Counter
 from collections.abc import Iterator
@@ -9,14 +10,18 @@ from collections.abc import Iterator
 from repro_env.environment.machine import variables
 from repro_env.launch import engines
 from repro_env.oci.paths import is_below
+from repro_env.runs.records import annotation, records
+from repro_env.runs.records.annotation import Annotation
 from repro_env.runs.records.ids import short
 from repro_env.runs.start import sourcedirectory
 from repro_env.runs.start.inputs import Inputs
 from repro_env.runs.start.request import RunOptions
 from repro_env.sandbox import landlock, plan
 from repro_env.schema.environment import values_of
+from repro_env.schema.errors import ReproEnvError
 from repro_env.schema.messages import plural, shorten
 from repro_env.schema.progress import Tell
+from repro_env.schema.run import Parent
 
 _NAMED = 10
 """How many items a detail line names; the others are counted."""
@@ -42,12 +47,22 @@ def announce(inputs: Inputs, tell: Tell) -> None:
         tell("random IDs come from the seed and are predictable: do not use them as secrets (to change this: --ids system)")
     if start.source.directory is not None and (hint := _source_hint(inputs)):
         tell(f"{options.here} is not the source of this run{hint}")
+    for parent in start.parents:
+        if (retired := _retirement(inputs, parent)) is not None:
+            tell.warn(f"the run {short(parent.id)}, from which this one starts, is retired: {retired.text[0]}")
     if not _is_confined(options):
         tell.warn("this kernel has no Landlock (Linux 5.19): the command can write to your files if it uses absolute paths")
     for text in (*_unseen(inputs), *_unused(inputs)):
         tell(text)
     for text in _details(inputs):
         tell.detail(f"  {text}")
+
+
+def _retirement(inputs: Inputs, parent: Parent) -> Annotation | None:
+    """Why a parent is retired; None if it is not, or is not known here."""
+    with contextlib.suppress(ReproEnvError):  # an unreadable record is the subject of `runs audit`
+        return annotation.retirement(annotation.of(records.find(inputs.runs, parent.id)))
+    return None
 
 
 def _source(inputs: Inputs) -> str:

@@ -93,14 +93,15 @@ def test_a_workflow_runs_the_command_in_the_directory() -> None:
     for value in projects():
         jobs = parsed("github", value)["jobs"]
         (check,) = (step for step in jobs["check"]["steps"] if step["uses"] == ACTION)
-        action, report, _ = jobs["verify"]["steps"][1:]
+        action, report, due, _ = jobs["verify"]["steps"][1:]
         assert action["uses"] == ACTION
         inputs = {name: actions._text(text, {}) for name, text in action["with"].items()}
         assert shlex.split(inputs.pop("exec")) == words(value)
         assert inputs == {"working-directory": value.directory, "verify": "true"}
         assert actions._text(check["with"]["working-directory"], {}) == value.directory
-        assert actions._text(report["working-directory"], {}) == value.directory
-        assert "${{" not in report["run"]
+        for step in (report, due):
+            assert actions._text(step["working-directory"], {}) == value.directory
+            assert "${{" not in step["run"]
 
 
 def test_workflows_and_pipelines_keep_the_schemas_and_the_rules_of_security(tmp_path: Path) -> None:
