@@ -127,5 +127,5 @@ def test_help_lists_the_commands_in_the_order_of_use(two: tuple[parts.Project, p
             "verify",
             "sensitivity",
         ],
-        *["lineage", "runs", "report", "init", "ci", "store", "doctor"],
+        *["lineage", "due", "runs", "report", "init", "ci", "store", "doctor"],
     ]
