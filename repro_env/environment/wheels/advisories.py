@@ -1,6 +1,6 @@
 """What package indexes say about a version of a distribution: whether it was yanked, and its known vulnerabilities.
 
-PyPI's JSON API (https://docs.pypi.org/api/json/) at `/pypi/NAME/VERSION/json`, next to the `/simple` of a configured index. Other
+The JSON API of PyPI (its documentation describes it under "Get a release") at `/pypi/NAME/VERSION/json`, next to the `/simple` of a configured index. Other
 indexes may not have it.
 """
 
