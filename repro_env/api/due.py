@@ -60,18 +60,23 @@ def due(runs: Path, *, ask: bool = False, now: datetime | None = None, store: St
     """
     store = store or Store.open()
     project = runs.parent
-    table, path = pyproject.read(project, DUE)
-    watch = rules.parse(table, f"{path}: {pyproject.TABLE}.{DUE}")
+    watch = settings(project)
     now = now or datetime.now(timezone.utc)
     found = []
-    for run, why in _watched(runs, watch):
+    for run, why in watched(runs, watch):
         facts, unknown = _facts(run, ask=ask, store=store, tell=tell)
         reasons = tuple(rules.reasons(facts, watch, now))
         found.append(DueRun(run=run.id, command=run.start.command_line, why=why, reasons=reasons, unknown=tuple(unknown)))
     return Due(runs=tuple(found))
 
 
-def _watched(runs: Path, watch: Watch) -> Iterator[tuple[Run, str]]:
+def settings(project: Path) -> Watch:
+    """Return the settings of a project. Raises `UsageError` for invalid ones."""
+    table, path = pyproject.read(project, DUE)
+    return rules.parse(table, f"{path}: {pyproject.TABLE}.{DUE}")
+
+
+def watched(runs: Path, watch: Watch) -> Iterator[tuple[Run, str]]:
     """Yield the runs that are watched, and why. A retired run never is."""
     staged: dict[str, list[str]] = {}
     for entry in versions.current(versions.history(runs)).values():

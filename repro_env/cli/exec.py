@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -124,9 +124,8 @@ def run(typed: Mapping[str, Any], command: Sequence[str]) -> int:
             tell(f"this process: {_outcome(result.end)}")
         return result.status
     report_end(result, tell, runs=requested.runs)
-    judgements = judge_end(opened, result, requested)
-    for judgement in judgements:
-        tell.warn(f"policy: {judgement.rule}: {judgement.text}{f' (exception: {judgement.reason})' * bool(judgement.reason)}")
+    judgements = judge_end(opened, result.directory, requested)
+    report_policy(judgements, tell)
     messages.answer_in_json(result.end, policy=judgements)
     if job.catalog is not None:
         _push(result, job.catalog, tell)
@@ -135,17 +134,23 @@ def run(typed: Mapping[str, Any], command: Sequence[str]) -> int:
     return result.status or int(any(judgement.state == "broken" for judgement in judgements))
 
 
-def judge_end(opened: Opened, result: FinishedRun, requested: RunOptions) -> list[Judgement]:
+def judge_end(opened: Opened, directory: Path, requested: RunOptions) -> list[Judgement]:
     """The rules of the project's policy that the run broke in what is known only after it, also those with an exception."""
     if not has_policy(requested, opened):
         return []
     from repro_env.api import policy  # slow to import
 
-    found = policy.find(opened, source=requested.source, runs=result.directory.parent)
+    found = policy.find(opened, source=requested.source, runs=directory.parent)
     if found is None:
         return []
-    judged = policy.judge(found, records.read(result.directory), ("end",))
+    judged = policy.judge(found, records.read(directory), ("end",))
     return [judgement for judgement in judged.judgements if judgement.text]
+
+
+def report_policy(judgements: Iterable[Judgement], tell: Tell) -> None:
+    """Print the rules that were broken."""
+    for judgement in judgements:
+        tell.warn(f"policy: {judgement.rule}: {judgement.text}{f' (exception: {judgement.reason})' * bool(judgement.reason)}")
 
 
 def _explain(job: JobOptions) -> int:

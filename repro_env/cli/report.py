@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import shlex
 from collections import Counter
@@ -11,7 +12,7 @@ from typing import Annotated
 
 import msgspec
 
-from repro_env.api import policy
+from repro_env.api import due, policy
 from repro_env.api import runs as use_case
 from repro_env.api.policy import Judged
 from repro_env.cli.ui import messages, policypage, runpage
@@ -19,6 +20,7 @@ from repro_env.cli.ui.options import RunsOption, argument, parse_path
 from repro_env.cli.ui.page import Page, save
 from repro_env.io.files import atomic_write
 from repro_env.pages.parts import Link, Strip
+from repro_env.policy.due import Watch, due_date
 from repro_env.runs.records import annotation, pulled, verdicts
 from repro_env.runs.records.annotation import Annotation
 from repro_env.runs.records.pulled import Pulled
@@ -43,6 +45,8 @@ class Result(msgspec.Struct, frozen=True):
     """Its verdicts, newest first."""
     annotations: Sequence[Annotation]
     source: Pulled | None
+    due: str = ""
+    """The day until which a watched run must be verified; `now` if it must be."""
 
 
 def command(
@@ -60,7 +64,11 @@ def command(
     """
     found = use_case.find_runs_directory(runs)
     listing = use_case.list_runs(found, tell=messages.say)
-    read = [*map(_read, listing.runs)]
+    watch = due.settings(found.parent)
+    watched = set[str]()
+    with contextlib.suppress(ReproEnvError):  # the page lists what cannot be read
+        watched = {run.id for run, _ in due.watched(found, watch)}
+    read = [_read(run, watch if run.id in watched else None) for run in listing.runs]
     results = [result for result in read if isinstance(result, Result)]
     unreadable = [str(entry) for entry in read if isinstance(entry, ReproEnvError)]
     unreadable += [str(entry.why) for entry in listing.unreadable]
@@ -69,11 +77,12 @@ def command(
         messages.result(str(directory / "index.html"))
 
 
-def _read(run: Run) -> Result | ReproEnvError:
-    """What was added to a run, or why it cannot be read."""
+def _read(run: Run, watch: Watch | None) -> Result | ReproEnvError:
+    """What was added to a run, or why it cannot be read. `watch`: the settings, for a run that is watched."""
     try:
         history = tuple(verdicts.history(run.directory))
-        return Result(run, history, annotation.of(run.directory), pulled.read(run.directory))
+        date = due_date(next(iter(history), None), watch) if watch is not None else ""
+        return Result(run, history, annotation.of(run.directory), pulled.read(run.directory), date)
     except ReproEnvError as error:
         return error
 
@@ -115,7 +124,7 @@ def _show(runs: Path, results: Sequence[Result], unreadable: Sequence[str], judg
     counts = Counter(metric.name for result in results if result.run.end for metric in result.run.end.metrics)
     names = sorted(sorted(counts), key=lambda name: -counts[name])[:_METRICS]
     page.heading("runs", f"{len(results):,}")
-    header = ("RUN", "WHEN (UTC)", "COMMAND", "STATE", "VERIFIED", *names)
+    header = ("RUN", "WHEN (UTC)", "COMMAND", "STATE", "VERIFIED", "DUE", *names)
     page.table([_row(result, names) for result in results], header=header)
     if unreadable:
         page.heading("cannot be read")
@@ -130,7 +139,15 @@ def _row(result: Result, names: Sequence[str]) -> tuple[str, ...]:
     short, when, command = runpage.columns(run.start)
     last = {metric.name: runpage.number(metric.last) for metric in (run.end.metrics if run.end else ())}
     strip = Strip(", ".join(verdict.level for verdict in reversed(result.history)))
-    return (Link.to(f"runs/{run.id}.html", short), when, command, run.ending, strip, *(last.get(name, "") for name in names))
+    return (
+        Link.to(f"runs/{run.id}.html", short),
+        when,
+        command,
+        run.ending,
+        strip,
+        result.due,
+        *(last.get(name, "") for name in names),
+    )
 
 
 def _newest(results: Sequence[Result]) -> Last | None:

@@ -20,11 +20,14 @@ from repro_env.cli.ui.page import Page, save
 from repro_env.compare.sensitivity import FEW
 from repro_env.launch.engines import JobOptions
 from repro_env.pages.chart import Curve
+from repro_env.policy.judge import Judgement
+from repro_env.runs.records import records
 from repro_env.runs.records.ids import short
 from repro_env.runs.start.request import RunOptions, streams_to_repeat
 from repro_env.schema.errors import UsageError
 from repro_env.schema.progress import Details
-from repro_env.specs.argument import current_directory, open_spec
+from repro_env.specs.argument import Opened, current_directory, open_spec
+from repro_env.store.specs.lookup import runs_directory
 from repro_env.store.store import Store
 
 _SHOWN = 40
@@ -70,7 +73,7 @@ def command(
 
     If the second run has the same outputs as the first, the seed has no effect, and the others are skipped.
 
-    Exit code 0: every run succeeded and wrote the metric. 1: a run failed, or no metric is in all runs. 128 + N: signal N ended
+    Exit code 0: every run succeeded, wrote the metric and kept the policy. 1: a run did not, or no metric is in all runs. 128 + N: signal N ended
     the command.
     """
 
@@ -122,7 +125,18 @@ class Command(exec_command.SimilarCommand):
             tell(text)
         if result.stopped:
             return 128 + result.stopped
-        return 0 if result.good else 1
+        return 0 if result.good and _is_policy_kept(opened, result, requested) else 1
+
+
+def _is_policy_kept(opened: Opened, result: Found, requested: RunOptions) -> bool:
+    """Judge the runs by the project's policy, and print the rules that they broke, each once."""
+    runs = requested.runs or opened.runs or runs_directory(opened.directory)
+    broken: dict[str, Judgement] = {}
+    for run in result.runs:
+        for judgement in exec_command.judge_end(opened, records.find(runs, run.id), requested):
+            broken.setdefault(judgement.rule, judgement)
+    exec_command.report_policy(broken.values(), messages.prefixed)
+    return not any(judgement.state == "broken" for judgement in broken.values())
 
 
 def show(result: Found, page: Page) -> None:

@@ -75,6 +75,13 @@ def parse(table: Mapping[str, Any], where: str) -> Watch:
     return watch
 
 
+def due_date(verdict: Last | None, watch: Watch) -> str:
+    """Return the day until which a run must be verified, UTC; `now` if it was not verified, or not as expected."""
+    if verdict is None or not verdict.same:
+        return "now"
+    return f"{_time(verdict) + watch.interval:%Y-%m-%d}"
+
+
 def reasons(facts: Facts, watch: Watch, now: datetime) -> Iterator[Reason]:
     """Yield why a run is due, retraining first. `now`: with a time zone."""
     for text in facts.data:
@@ -100,6 +107,10 @@ def reasons(facts: Facts, watch: Watch, now: datetime) -> Iterator[Reason]:
         yield Reason(action="verify", cause="interval", text="it was not verified")
     elif not verdict.same:
         yield Reason(action="verify", cause="verdict", text=f"the last verification ({verdict.written}) is {verdict.level}")
-    elif (since := now - datetime.strptime(verdict.written, "%Y-%m-%dT%H:%M:%S%z")) > watch.interval:
+    elif (since := now - _time(verdict)) > watch.interval:
         text = f"the last verification is {plural(since.days, 'day')} old, and may be {watch.every}"
         yield Reason(action="verify", cause="interval", text=text)
+
+
+def _time(verdict: Last) -> datetime:
+    return datetime.strptime(verdict.written, "%Y-%m-%dT%H:%M:%S%z")

@@ -32,3 +32,12 @@ def test_a_run_is_judged_by_what_it_did_and_by_its_verification(small: Project) 
     small.run("verify")
     answer = json.loads(small.run("check", "--policy", "--json").out)
     assert [judgement["state"] for judgement in answer["judgements"]] == ["holds", "holds", "holds"]
+
+
+def test_runs_of_several_seeds_are_judged_too(small: Project) -> None:
+    (small.directory / "train.py").write_text("import json, random\njson.dump({'loss': random.random()}, open('m.json', 'w'))\n")
+    (small.directory / "pyproject.toml").write_text("[tool.repro-env.policy]\nseeds = true\n")
+    done = small.run("sensitivity", "--seeds", "2", "train.py", code=1)
+    assert done.err.count("policy: seeds: 1 random generator without a seed") == 1
+    done = small.run("sensitivity", "--seeds", "2", "--except", "seeds=from the master seed", "train.py")
+    assert "(exception: from the master seed)" in done.err
