@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from repro_env.io import files, relay
+from repro_env.io import files
 from repro_env.io.signals import handled
 from repro_env.oci import paths
 from repro_env.sandbox import kernel
@@ -45,7 +45,7 @@ class Connection(msgspec.Struct, frozen=True):
         return str(self.facts.get("key", ""))
 
     @property
-    def addresses(self) -> dict[str, relay.Address]:
+    def addresses(self) -> dict[str, tuple[str, int]]:
         """The addresses that Jupyter connects to, by the name of the kernel's socket."""
         ports = enumerate(PORTS, 1)
         return {f"{_SOCKETS}-{number}": (str(self.facts["ip"]), int(self.facts[port])) for number, port in ports}
@@ -74,6 +74,8 @@ def attend(connection: Connection, record: Callable[[int], int]) -> int:
 
     `record` gets the `control` of the `KernelRunner`. Raises `RunError` if a port is in use.
     """
+    from repro_env.io.relay import relay  # slow to import
+
     control, other = os.pipe()
     own = os.getpid()
     child = os.fork()
@@ -90,7 +92,7 @@ def attend(connection: Connection, record: Callable[[int], int]) -> int:
 
     hint = "restart the kernel in Jupyter, which then chooses other ports"
     with handled(sorted(FORWARDED), forward), os_errors_as(RunError, "a port of the kernel cannot be used", hint=hint):
-        relay.relay(connection.addresses, control)
+        relay(connection.addresses, control)
     # From here on a signal ends this process only: the other one is recording the outputs, or has ended.
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
