@@ -45,13 +45,14 @@ async def _relay(addresses: Mapping[str, Address], control: int) -> None:
             path = os.fsdecode((await reader.readuntil(b"\0"))[:-1])
             handle = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             stack.callback(os.close, handle)
+            stack.callback(lambda: [task.cancel() for task in connections])  # before the descriptor is closed
             directory.set_result(handle)
             await reader.read()
 
 
 async def _connect(directory: asyncio.Future[int], name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Copy between a connection and a new one to the socket, until one of them ends."""
-    with contextlib.ExitStack() as stack:
+    with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
         stack.callback(writer.close)
         found = await _open(await asyncio.shield(directory), name)
         if found is None:
