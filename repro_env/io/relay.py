@@ -17,16 +17,16 @@ _PAUSE = 0.05
 """Seconds between two attempts to connect to a socket that is not there yet."""
 
 
-def relay(addresses: Mapping[str, Address], control: int) -> None:
+def relay(addresses: Mapping[str, Address], control: int) -> str:
     """Listen at the addresses, by the name of their socket, until `control` is closed, from which the directory of the sockets is read.
 
-    The path of the directory ends with a zero byte. Connections wait until the sockets are there. Raises `OSError` if an address is
-    in use.
+    Returns that directory; empty if none came. Its path ends with a zero byte. Connections wait until the sockets are there.
+    Raises `OSError` if an address is in use.
     """
-    asyncio.run(_relay(addresses, control))
+    return asyncio.run(_relay(addresses, control))
 
 
-async def _relay(addresses: Mapping[str, Address], control: int) -> None:
+async def _relay(addresses: Mapping[str, Address], control: int) -> str:
     loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
     pipe = open(control, "rb", buffering=0)  # noqa: SIM115 - the transport closes it
     transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
@@ -48,6 +48,8 @@ async def _relay(addresses: Mapping[str, Address], control: int) -> None:
             stack.callback(lambda: [task.cancel() for task in connections])  # before the descriptor is closed
             directory.set_result(handle)
             await reader.read()
+            return path
+    return ""
 
 
 async def _connect(directory: asyncio.Future[int], name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

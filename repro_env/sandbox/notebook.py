@@ -28,7 +28,9 @@ from repro_env.sandbox.streams import Streams
 from repro_env.schema.errors import RunError, UsageError, os_errors_as
 from repro_env.schema.run import Launch, Outcome
 
-COMMAND = ("-m", "ipykernel_launcher", "-f", f"{paths.REPORTS}/kernel.json")
+_FILE = "kernel.json"
+"""The connection file of the kernel, in `paths.REPORTS`."""
+COMMAND = ("-m", "ipykernel_launcher", "-f", f"{paths.REPORTS}/{_FILE}")
 PORTS = ("shell_port", "iopub_port", "stdin_port", "control_port", "hb_port")
 _SOCKETS = "kernel"
 """How the names of the sockets in `paths.REPORTS` begin; a dash and a number follow."""
@@ -92,7 +94,9 @@ def attend(connection: Connection, record: Callable[[int], int]) -> int:
 
     hint = "restart the kernel in Jupyter, which then chooses other ports"
     with handled(sorted(FORWARDED), forward), os_errors_as(RunError, "a port of the kernel cannot be used", hint=hint):
-        relay(connection.addresses, control)
+        reports = relay(connection.addresses, control)
+    if reports:  # the other process has removed it, if it was not killed
+        Path(reports, _FILE).unlink(missing_ok=True)
     # From here on a signal ends this process only: the other one is recording the outputs, or has ended.
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
@@ -108,7 +112,7 @@ class KernelRunner(Runner):
 
     def run(self, launch: Launch, *, directory: Path) -> Outcome:
         """See `Runner`."""
-        file = Path(launch.reports, COMMAND[-1].rpartition("/")[2])
+        file = Path(launch.reports, _FILE)
         try:
             with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as out:  # noqa: PTH123
                 out.write(self._connection.inside)
