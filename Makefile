@@ -95,8 +95,8 @@ work: dev ## count what commands make the machine do and write docs/work.md; wha
 bench: dev ## every ratio of benchmarks/README.md, measured here
 	$(DEV)/bin/python benchmarks/all.py $(ARGS)
 
-pictures: dev ## draw docs/pictures from what commands print on a terminal (after `make demo` and a second run; ARGS: a project)
-	@$(DEV)/bin/python -m tests.pictures $(ARGS)
+pictures: dev ## draw docs/pictures: run the commands of the tutorial, and show their output and pages (a minute; needs Chromium)
+	@$(DEV)/bin/python -m tests.pictures
 
 reference: dev ## write docs/commands.md and docs/records.md from the help texts and the stored types (some seconds)
 	@$(DEV)/bin/python -m tests.reference

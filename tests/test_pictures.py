@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree
 
-from tests import pictures
+from tests import pictures, tour
 
 
 def test_a_picture_shows_the_text_and_fetches_nothing() -> None:
@@ -17,7 +17,13 @@ def test_a_picture_shows_the_text_and_fetches_nothing() -> None:
     assert set(re.findall(r"https?://[^\"') ]+", picture)) == {"http://www.w3.org/2000/svg"}
 
 
-def test_the_pictures_of_the_docs_are_pictures_of_this_kind() -> None:
-    for path in (pictures.ROOT / "docs" / "pictures").iterdir():
-        assert "repro-env" in "".join(xml.etree.ElementTree.parse(path).getroot().itertext()).replace("\xa0", " ")
-        assert set(re.findall(r"https?://[^\"') ]+", path.read_text())) == {"http://www.w3.org/2000/svg"}
+def test_the_pictures_of_the_docs_are_small_shown_and_fetch_nothing() -> None:
+    documents = "".join(path.read_text() for path in (tour.ROOT / "README.md", *(tour.ROOT / "docs").glob("*.md")))
+    for path in pictures.PICTURES.iterdir():
+        assert path.stat().st_size < 60_000
+        assert f"pictures/{path.name})" in documents
+        if path.suffix == ".png":
+            assert path.read_bytes().startswith(b"\x89PNG\r\n")
+        else:
+            assert "repro-env" in "".join(xml.etree.ElementTree.parse(path).getroot().itertext()).replace("\xa0", " ")
+            assert set(re.findall(r"https?://[^\"') ]+", path.read_text())) == {"http://www.w3.org/2000/svg"}

@@ -76,7 +76,7 @@ class Project(NamedTuple):
     def capture(self, *words: str | Path, is_first: bool = False, **options: Any) -> dict[str, Any]:
         """`repro-env capture --json`, and what it printed. `is_first`: on a machine that has never captured with this Python."""
         if not is_first:
-            _warm(self.directory, self.store)
+            warm(self.directory, self.store)
         answer = self.run("capture", "--python", self.python, "--json", *words, **options).out
         result = json.loads(answer)
         assert isinstance(result, dict)
@@ -166,7 +166,7 @@ template: Path | None = None
 """A directory for what all environments with the Python of the tests share. It is made by the first test that captures."""
 
 
-def _warm(directory: Path, store: Path) -> None:
+def warm(directory: Path, store: Path) -> None:
     """Give a new project and a new store what an earlier capture and run of another project would have left.
 
     That is the base and the interpreter, compressed and unpacked, and the bytecode of the standard library: 8 s of processor time.
