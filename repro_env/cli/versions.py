@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-from repro_env.api import versions as use_case
 from repro_env.api.runs import find_runs_directory
 from repro_env.cli.ui import messages
 from repro_env.cli.ui.options import ByOption, HtmlOption, RunArgument, RunsOption, argument, flag, runs_option, value
 from repro_env.cli.ui.page import Page, save
 from repro_env.runs.records import ids, records
+
+if TYPE_CHECKING:
+    from repro_env.api import versions as use_case
 
 
 def promote(
@@ -28,6 +30,8 @@ def promote(
     A version never changes: a run that is one keeps its number, and gets the stage. A stage belongs to the run that got it last;
     `runs versions NAME` lists all changes. Refused are runs that failed, are retired, lost or changed files, or break the policy.
     """
+    from repro_env.api import versions as use_case  # slow to import
+
     directory = records.find(find_runs_directory(runs), run_id)
     made = use_case.promote(directory, target, reason=reason, by=by, to=to, tell=messages.say)
     if messages.answer_in_json(made):
@@ -44,6 +48,8 @@ def command(
     runs: RunsOption = None,
 ) -> None:
     """List the versions of models and their stages, newest first."""
+    from repro_env.api import versions as use_case  # slow to import
+
     directory = find_runs_directory(runs)
     entries = [entry for entry in use_case.history(directory) if name in (None, entry.name)]
 
@@ -81,6 +87,8 @@ def retire(
 
     It cannot be promoted, is not due, and a run that starts from it prints a warning. Nothing is deleted.
     """
+    from repro_env.api import versions as use_case  # slow to import
+
     directory = records.find(find_runs_directory(runs), run_id)
     note = use_case.retire(directory, reason, by=by, undo=undo)
     if not messages.answer_in_json({"run": directory.name, "annotation": note}):
@@ -89,6 +97,8 @@ def retire(
 
 
 def _rows(entries: list[use_case.Promoted]) -> list[tuple[str, ...]]:
+    from repro_env.api import versions as use_case  # slow to import
+
     current = use_case.current(entries)
     stages: dict[tuple[str, int, str], list[str]] = {}
     first: dict[tuple[str, int, str], use_case.Promoted] = {}
