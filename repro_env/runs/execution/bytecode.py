@@ -34,7 +34,7 @@ from repro_env.sandbox.image import find_in_image, merge
 from repro_env.sandbox.session import FORWARDED
 from repro_env.schema import codec
 from repro_env.schema.errors import ReproEnvError
-from repro_env.schema.image import Config, Expected
+from repro_env.schema.image import Config, Expected, Layer
 from repro_env.schema.progress import SILENT, Tell
 from repro_env.schema.run import Mount
 from repro_env.schema.rundirectory import FILES, REPORTS
@@ -45,6 +45,8 @@ from repro_env.store.store import Store
 _FACT = "bytecode"
 _LONGEST = 1 << 30
 """Most bytes of a file of the compiler."""
+_SHORTEST, _LONGEST_PAUSE = 0.005, 0.08
+"""Seconds between two looks for a file of the compiler, so that waiting costs few calls."""
 _PYTHON = ("base", "unpackaged", "interpreter")
 """The kinds of the layers that contain Python itself, if it is not a package of the environment."""
 
@@ -126,14 +128,17 @@ def run(file: str, root: str, parent: int) -> None:
         return
     store, spec = Store(Path(root)), codec.decode(Path(file).read_bytes(), Spec, where=file)
     layers, hooks = spec.expected.layers, _hash_hooks()
+    found: tuple[Layer, ...] = ()
+    compiled: tuple[Layer, ...] = ()
     with contextlib.suppress(ReproEnvError):  # `of_image` raises it again
         while True:
-            found = tuple(layer for layer in layers if store.layers.path(layer.diff_id) is not None)
-            if all(layer in found for layer in layers if layer.kind in _PYTHON):
+            found = tuple(layer for layer in layers if layer in found or store.layers.path(layer.diff_id) is not None)
+            if found != compiled and all(layer in found for layer in layers if layer.kind in _PYTHON):
                 made = msgspec.structs.replace(spec, expected=msgspec.structs.replace(spec.expected, layers=found))
                 if not all(_make_parts(made, hooks, RunOptions(), store, SILENT)):
                     return
-            if found == layers:
+                compiled = found
+            if compiled == layers:
                 return
             time.sleep(0.1)
 
@@ -272,10 +277,12 @@ def _modules(directory: Path, end: Path) -> Iterator[Member]:
 
 def _read(path: Path, end: Path) -> bytes | None:
     """Return a file of the compiler, which is waited for until `end` exists. No symlink is followed."""
+    pause = _SHORTEST
     while True:
         is_last = end.exists()
         with contextlib.suppress(FileNotFoundError):
             return read_regular(path, _LONGEST)
         if is_last:
             return None
-        time.sleep(0.01)
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE)
