@@ -309,7 +309,7 @@ class Sources(contextlib.AbstractContextManager["Sources"]):
         """Return where a tree is. `ask`: also check the bytes of a blob. Raises `ArtifactError` if it is not found."""
         if (path := self.blobs.path(tree.sha256)) is not None:
             if ask:
-                self.blobs.check(tree.sha256, self._store.facts)
+                self.blobs.check(tree.sha256, self._store.facts, is_noted=False)
             return Item(what=what, origin="bundled", where=str(path), size=tree.size)
         if self._store.layers.path(tree.sha256) is not None:
             return Item(what=what, origin="layer", size=tree.size)

@@ -111,13 +111,17 @@ class SpecBlobs:
             ) from None
         return restored.size
 
-    def check(self, digest: str, facts: FactCache) -> None:
-        """Raise `ArtifactError` if the blob is missing or damaged. It is read once, and again only if the file changes."""
+    def check(self, digest: str, facts: FactCache, *, is_noted: bool = True) -> None:
+        """Raise `ArtifactError` if the blob is missing or damaged.
+
+        It is read once, and again only if the file changes. `is_noted` False: nothing is written, and the next check reads it again.
+        """
         path = self.path(digest)
-        key = file_key(path) if path is not None else ""
+        key = file_key(path) if path is not None else ""  # before it is read: a later change gives another key
         if facts.get("bundled", key) is None:
             Measured(self.chunks(digest)).read()
-            facts.put("bundled", key, b"whole")
+            if is_noted:
+                facts.put("bundled", key, b"whole")
 
     def has(self, digest: str, facts: FactCache) -> bool:
         """Return whether the blob is there and undamaged."""
