@@ -23,7 +23,7 @@ from repro_env.schema.run import Mode
 Stage = Literal["project", "start", "end", "verdict"]
 """What a rule judges: the project before a run, what is decided when a run starts, how it ended, or its verification."""
 STAGES: tuple[Stage, ...] = get_args(Stage)
-_NO_RUN = "there is no run"
+_NO_RUN = "the project has no run"
 _NO_COMMIT = "the project is not in a Git repository with a commit"
 _MODES: tuple[Mode, ...] = get_args(Mode)
 

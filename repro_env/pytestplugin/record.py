@@ -86,7 +86,7 @@ class SameNumbers:
                 raise ValueError(f"unknown format {stored['schema']!r}")
             return {name: stored[name] for name in ("values", "recorded_with")}
         except FileNotFoundError:
-            raise self._failure("there is no record of this test") from None
+            raise self._failure("this test has no record") from None
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise self._failure(f"the record cannot be read: {error!r}") from None
 

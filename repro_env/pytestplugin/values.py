@@ -28,7 +28,7 @@ def leaves(value: object) -> Leaves:
     """
     found = dict(_leaves("value", value))
     if not found:
-        raise ValueError("the value is empty, so there are no numbers to compare")
+        raise ValueError("the value is empty, and has no numbers to compare")
     return dict(json.loads(json.dumps(found)))
 
 

@@ -63,7 +63,7 @@ def suite(tmp_path: Path) -> Path:
 
 def test_a_value_is_compared_with_its_record(suite: Path) -> None:
     code, text = run(suite)
-    assert (code, "there is no record of this test" in text) == (1, True)
+    assert (code, "this test has no record" in text) == (1, True)
     assert "If the new numbers are right, record them: pytest --same-numbers=record test_it.py::test_loss" in text
     assert not (suite / "same_numbers").exists()
 

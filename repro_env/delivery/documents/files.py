@@ -18,7 +18,7 @@ _KIND = "documents"
 def write(output: Path, spec: Spec, store: Store, form_of: FormOf) -> str:
     """Write the Dockerfile, the lock files and the SBOM, then the spec. Returns why there is no Dockerfile; an empty string otherwise.
 
-    They are made again only if the spec or one of them has changed. `conda-explicit.txt` is removed if there are no conda packages.
+    They are made again only if the spec or one of them has changed. Without conda packages, `conda-explicit.txt` is removed.
     """
     text = codec.pretty(spec)
     key = f"{__version__} {codec.digest_of(text)}"

@@ -39,7 +39,7 @@ class Project(Frozen, frozen=True, kw_only=True):
     python: str
     """The environment's Python in the image."""
     command: str = ""
-    """Words of `repro-env exec`, quoted as in a shell; empty if there is no command."""
+    """Words of `repro-env exec`, quoted as in a shell; empty without a command."""
     action: str = ""
     """The repository of repro-env on GitHub and its commit: `OWNER/NAME@COMMIT`."""
     image: str = ""
