@@ -116,12 +116,17 @@ def require(options: RunOptions, opened: Opened, start: Start, tell: Tell) -> No
         if judgement.state == "excepted":
             tell(f"exception to the rule {judgement.rule}: {judgement.reason} ({judgement.text})")
     if broken := [judgement for judgement in judgements if judgement.state == "broken"]:
-        raise PolicyError(
-            "the run breaks the policy: " + "; ".join(f"{judgement.rule}: {judgement.text}" for judgement in broken),
-            where=str(policy.path),
-            hint=f"correct this, or give a reason: --except '{broken[0].rule}=REASON'",
-            broken=tuple((judgement.rule, judgement.file, judgement.text) for judgement in broken),
-        )
+        raise error(policy, broken, f"correct this, or give a reason: --except '{broken[0].rule}=REASON'")
+
+
+def error(policy: Policy, broken: Sequence[Judgement], hint: str) -> PolicyError:
+    """Return the error for a run that breaks rules."""
+    return PolicyError(
+        "the run breaks the policy: " + "; ".join(f"{judgement.rule}: {judgement.text}" for judgement in broken),
+        where=str(policy.path),
+        hint=hint,
+        broken=tuple((judgement.rule, judgement.file, judgement.text) for judgement in broken),
+    )
 
 
 def judge(policy: Policy, run: Run | None, stages: Sequence[Stage] = STAGES) -> Judged:

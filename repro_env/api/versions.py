@@ -9,20 +9,22 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from repro_env.api import audit, policy
+from repro_env.api import policy
+from repro_env.compare.audit.auditor import check_own_files
 from repro_env.compare.audit.findings import BAD
 from repro_env.runs.records import annotation, records
 from repro_env.runs.records.annotation import Annotation, Promotion
 from repro_env.runs.specsearch import Specs
 from repro_env.schema.codec import Frozen
-from repro_env.schema.errors import PolicyError, RecordError, UsageError
+from repro_env.schema.errors import RecordError, UsageError
 from repro_env.schema.progress import SILENT, Tell
 from repro_env.specs.argument import current_directory, open_spec
 from repro_env.store.specs.files import SPEC
 from repro_env.store.specs.lookup import DIRECTORY
 from repro_env.store.store import Store
 
-_TARGET = re.compile(r"([a-z0-9]+(?:[._-][a-z0-9]+)*)@([a-z0-9]+(?:-[a-z0-9]+)*)")
+_IMAGE = re.compile(r"image (\S+@sha256:[0-9a-f]{64})")
+"""The line of a promotion with the pushed image."""
 
 
 class Promoted(Frozen, frozen=True, kw_only=True):
@@ -79,17 +81,16 @@ def promote(
     Raises `UsageError` for an invalid target; `RecordError` if the run failed, is retired, or lost or changed files; `PolicyError` if it
     breaks the project's policy; what `push` raises.
     """
-    match = _TARGET.fullmatch(target)
-    if match is None:
+    wanted = annotation.parse_promotion(f"{target} v1")
+    if wanted is None:
         hint = "both have lower-case letters, digits and -, for example classifier@production"
         raise UsageError(f'invalid version: it must be NAME@STAGE (got "{target}")', hint=hint)
-    name, stage = match[1], match[2]
     store = store or Store.open()
-    _check(directory, store, tell)
+    _check(directory)
     run = records.read(directory)
-    entries = [entry for entry in history(directory.parent) if entry.name == name]
+    entries = [entry for entry in history(directory.parent) if entry.name == wanted.name]
     own = next((entry.number for entry in entries if entry.run == run.id), 0)
-    promotion = Promotion(name, stage, own or max((entry.number for entry in entries), default=0) + 1)
+    promotion = wanted._replace(number=own or max((entry.number for entry in entries), default=0) + 1)
     image = "" if to is None else _push(directory, promotion, to, is_new=not own, store=store, tell=tell)
     text = "\n".join(filter(None, (str(promotion), f"image {image}" if image else "", reason)))
     note = annotation.add(directory, kind="promoted", text=text, by=by)
@@ -105,7 +106,7 @@ def retire(directory: Path, reason: str, *, by: str = "", undo: bool = False) ->
 
 
 def _entry(note: Annotation, promotion: Promotion, run: str, *, is_retired: bool) -> Promoted:
-    image = next((line.removeprefix("image ") for line in note.text[1:2] if line.startswith("image ")), "")
+    found = _IMAGE.fullmatch("".join(note.text[1:2]))
     return Promoted(
         name=promotion.name,
         number=promotion.number,
@@ -113,14 +114,14 @@ def _entry(note: Annotation, promotion: Promotion, run: str, *, is_retired: bool
         run=run,
         written=note.written,
         by=note.by,
-        reason=note.text[2 if image else 1 :],
+        reason=note.text[2 if found else 1 :],
         id=note.id,
         is_retired=is_retired,
-        image=image,
+        image=found[1] if found else "",
     )
 
 
-def _check(directory: Path, store: Store, tell: Tell) -> None:
+def _check(directory: Path) -> None:
     """Raise unless a run may be deployed: it ended well, is complete and unchanged, not retired, and keeps the policy."""
     run = records.read(directory)
     if run.end is None or run.end.outcome.status:
@@ -130,22 +131,16 @@ def _check(directory: Path, store: Store, tell: Tell) -> None:
     if (retired := annotation.retirement(annotation.of(directory))) is not None:
         hint = f"promote another run, or take this back: repro-env runs retire --undo {run.short} REASON"
         raise RecordError(f"this run is retired: {retired.text[0]}", where=directory.name, hint=hint)
-    found = audit.audit(directory.parent, [run.id], here=current_directory(), store=store, ask=False, tell=tell)
-    own = [entry for entry in found.findings if entry.state in BAD and entry.part in ("record", "output", "trace")]
-    if own:
-        what = f"a file of this run is not as recorded: {own[0].what}: {own[0].why}"
+    if changed := next((finding for finding in check_own_files(run) if finding.state in BAD), None):
+        what = f"a file of this run is not as recorded: {changed.what}: {changed.why}"
         raise RecordError(what, where=directory.name, hint=f"see all with: repro-env runs audit {run.short}")
     project = directory.parent.parent
     if (project / DIRECTORY / SPEC).is_file():
         rules = policy.find(open_spec(project / DIRECTORY), runs=directory.parent)
         broken = policy.judge(rules, run).broken if rules is not None else ()
         if rules is not None and broken:
-            raise PolicyError(
-                "the run breaks the policy: " + "; ".join(f"{judgement.rule}: {judgement.text}" for judgement in broken),
-                where=str(rules.path),
-                hint="promote a run that keeps it; an exception is noted when the run starts (exec --except)",
-                broken=tuple((judgement.rule, judgement.file, judgement.text) for judgement in broken),
-            )
+            hint = "promote a run that keeps it; an exception is noted when the run starts (exec --except)"
+            raise policy.error(rules, broken, hint)
 
 
 def _push(directory: Path, promotion: Promotion, to: str, *, is_new: bool, store: Store, tell: Tell) -> str:

@@ -87,7 +87,7 @@ class Auditor:
         """Check everything that a run recorded. What it shares with an earlier run is not checked again."""
         start, check = run.start, self._checks.check
         self._files["record"] += 1
-        self._findings += _check_own_files(run)
+        self._findings += check_own_files(run)
         if run.end is not None:
             self._files["output"] += len(run.end.outputs) + sum(not line.startswith("(") for line in run.end.special_files)
             self._files["trace"] += len(run.end.trace)
@@ -162,7 +162,7 @@ class Auditor:
                 yield finding("checkpoint", state, what, why, owners.get((file.path, file.sha256), last_run))
 
 
-def _check_own_files(run: Run) -> Iterator[Finding]:
+def check_own_files(run: Run) -> Iterator[Finding]:
     """Check what belongs to one run only: its record and the files in its directory."""
     yield from check_record(run, records.digest(run.directory / START))
     try:

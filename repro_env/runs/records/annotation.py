@@ -126,7 +126,12 @@ def tags(annotations: Iterable[Annotation]) -> tuple[str, ...]:
 
 def promotion_of(annotation: Annotation) -> Promotion | None:
     """Return the promotion that an annotation is; None for others."""
-    match = _PROMOTION.fullmatch(annotation.text[0]) if annotation.kind == "promoted" else None
+    return parse_promotion(annotation.text[0]) if annotation.kind == "promoted" else None
+
+
+def parse_promotion(text: str) -> Promotion | None:
+    """Parse `NAME@STAGE vN`; None for another text."""
+    match = _PROMOTION.fullmatch(text)
     return Promotion(match[1], match[2], int(match[3])) if match else None
 
 
