@@ -27,4 +27,8 @@ def seed(purpose: str, bits: int = 32) -> int:
     from hashlib import sha256
 
     text = "\0".join(("repro-env/seed/1", str(int(master)), purpose))
-    return int.from_bytes(sha256(text.encode("utf-8", "surrogatepass")).digest(), "big") >> (256 - bits)
+    value = int.from_bytes(sha256(text.encode("utf-8", "surrogatepass")).digest(), "big") >> (256 - bits)
+    if hooks is not None:
+        with hooks.Attempt("repro_env.seed"):
+            hooks.part("callers").note_seed("repro_env", "repro_env.seed", value, purpose)
+    return value

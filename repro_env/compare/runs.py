@@ -149,7 +149,7 @@ def _facts_of_end(end: End, partner: Mapping[str, str]) -> Iterator[_Item]:
         yield ("config", "distributed training", ""), "; ".join(sizes)
     seeds: dict[str, list[str]] = {}
     for seed in end.seeded:
-        seeds.setdefault(f"{seed.what} at {seed.file}:{seed.line}", []).append(seed.value)
+        seeds.setdefault(f"{seed.what} at {seed.file}:{seed.line}", []).append(seed.shown)
     yield from ((("seeds", what, ""), ", ".join(values)) for what, values in seeds.items())
     yield from ((("seeds", generator, ""), "seeded by repro-env") for generator in end.auto_seeded)
     yield from _counts("seeds", end.system_randomness)

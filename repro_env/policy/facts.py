@@ -57,6 +57,11 @@ class Facts(Frozen, frozen=True, kw_only=True):
         return (*(entry for entry in self.end.auto_seeded if "-packages/" not in entry), *programs)
 
     @property
+    def purposes(self) -> frozenset[str]:
+        """The purposes for which the script took a seed from `repro_env.seed`."""
+        return frozenset(seed.purpose for seed in self.end.seeded) if self.end is not None else frozenset()
+
+    @property
     def nondeterministic(self) -> tuple[str, ...]:
         """The operations of the run that have no deterministic implementation."""
         operations = self.end.operations if self.end is not None else ()

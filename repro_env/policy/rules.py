@@ -89,16 +89,19 @@ class Determinism(Rule, frozen=True):
 
 
 class Seeds(Rule, frozen=True):
-    """The script seeds every random generator that it uses."""
+    """The script seeds every random generator that it uses; a list: with `repro_env.seed` for at least these purposes."""
 
-    value: bool
+    value: bool | Annotated[tuple[str, ...], Meta(min_length=1)]
     name = "seeds"
     stage = "end"
 
     def judge(self, facts: Facts) -> str:
-        """Return the generators without a seed."""
-        found = facts.unseeded
-        return f"{plural(len(found), 'random generator')} without a seed: {shorten(found, 1)}" if found else ""
+        """Return the generators without a seed, or the purposes without one."""
+        if found := facts.unseeded:
+            return f"{plural(len(found), 'random generator')} without a seed: {shorten(found, 1)}"
+        wanted = self.value if isinstance(self.value, tuple) else ()
+        missing = [purpose for purpose in wanted if purpose not in facts.purposes]
+        return f"the script did not call repro_env.seed for: {shorten(missing)}" if missing else ""
 
 
 class DataDigests(Rule, frozen=True):

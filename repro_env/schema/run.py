@@ -442,8 +442,14 @@ class Seeded(Frozen, frozen=True, kw_only=True):
     what: Line
     """The function, such as `torch.manual_seed`."""
     value: Line
+    purpose: Line = ""
+    """The argument of `repro_env.seed`, such as `split`."""
     file: Line
     line: int
+
+    @property
+    def shown(self) -> str:
+        return f"{self.purpose}: {self.value}" if self.purpose else self.value
 
 
 UNSEEDED = "unseeded: "

@@ -69,11 +69,15 @@ def test_results_that_differ_are_listed_in_the_order_of_levels() -> None:
         {},
         settings=(Fact(name="threads", value="1"),),
         operations=(Count(what="put_", count=3, file="a.py", line=7),),
-        seeded=tuple(Seeded(library="torch", what="torch.manual_seed", value=str(n), file="a.py", line=2) for n in (1, 2)),
+        seeded=(
+            *(Seeded(library="torch", what="torch.manual_seed", value=str(n), file="a.py", line=2) for n in (1, 2)),
+            Seeded(library="repro_env", what="repro_env.seed", value="7", purpose="split", file="a.py", line=1),
+        ),
         outcome=Outcome(exit_code=137, signal=9, out_of_memory=False, isolation="none", methods=()),
     )
     assert rows(runs.compare_ends(left, right, runs.Outputs())) == [
         ("seeds", "numpy default_rng at a.py:1", "seeded by repro-env", ""),
+        ("seeds", "repro_env.seed at a.py:1", "", "split: 7"),
         ("seeds", "torch.manual_seed at a.py:2", "", "1, 2"),
         ("numerics", "put_ at a.py:7", "", "3 times"),
         ("numerics", "threads", "2", "1"),

@@ -37,6 +37,21 @@ def test_a_seed_of_the_script_is_kept_and_noted(script: Script) -> None:
     assert script.seeded == {("random.seed", "5", 1), ("random.Random", "'x'", 2)}
 
 
+def test_a_seed_for_a_purpose_is_noted_with_it(script: Script) -> None:
+    code = """
+    import sys; sys.path.append(ROOT)
+    import repro_env
+    for _ in range(2):
+        print({purpose: repro_env.seed(purpose) for purpose in ("split", "train")})
+    for number in range(40):
+        repro_env.seed(str(number))
+    """
+    values = ast.literal_eval(script.run(code.replace("ROOT", repr(str(SEEDS.parents[2])))).splitlines()[0])
+    noted = [(note["purpose"], note["value"]) for note in script.reports if note.get("what") == "repro_env.seed"]
+    assert noted[:2] == [(purpose, str(value)) for purpose, value in values.items()]
+    assert [purpose for purpose, _ in noted[2:]] == [str(number) for number in range(16)]
+
+
 def test_an_unused_generator_is_not_noted(script: Script) -> None:
     script.run("import random, tempfile; tempfile.mkdtemp(dir='.')")
     assert script.generators == []

@@ -28,6 +28,7 @@ from repro_env.specs.argument import open_spec
 from tests.api.place import Fake, Place
 
 VERDICT = {"level": "bitwise", "same": True, "failed": False, "ignored": 0}
+SEEDED = '{"seeded": "repro_env", "what": "repro_env.seed", "value": "1", "purpose": "%s", "file": "/p/t.py", "line": 3}\n'
 REPORT = '{"library": "numpy", "what": "generator without a seed", "file": "/p/t.py", "line": 3}\n'
 
 
@@ -70,6 +71,14 @@ class Project(Place):
     def unseeded(self, launch: Launch, directory: Path) -> int:
         (Path(launch.reports) / REPORTS_FILE).write_text(REPORT)
         return 0
+
+    def split(self, launch: Launch, directory: Path, purposes: str = "split") -> int:
+        lines = [SEEDED % purpose for purpose in purposes.split()]
+        (Path(launch.reports) / REPORTS_FILE).write_text("".join(lines))
+        return 0
+
+    def split_and_train(self, launch: Launch, directory: Path) -> int:
+        return self.split(launch, directory, "split train")
 
     def measured(self, launch: Launch, directory: Path) -> int:
         (directory / "files" / "metrics.json").write_text('{"loss": 0.5}')
@@ -149,6 +158,11 @@ CASES = [
     Case(
         "seeds = true", lambda project: attribute(project, "work", project.unseeded), nothing,
         "1 random generator without a seed: numpy generator without a seed at /p/t.py:3", stage="after",
+    ),
+    Case(
+        'seeds = ["split", "train"]', lambda project: attribute(project, "work", project.split),
+        lambda project: attribute(project, "work", project.split_and_train), "the script did not call repro_env.seed for: train",
+        stage="after",
     ),
     Case(
         'checkpoints = {names = ["step-*"]}', lambda project: project.checkpoint("final"),

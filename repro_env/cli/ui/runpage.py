@@ -295,7 +295,7 @@ def own_seeds(seeds: Iterable[Seeded], *, complete: bool) -> list[str]:
     """One line for each call with which a script or its libraries set seeds. `complete`: show all recorded values."""
     calls: dict[tuple[str, str, int], list[str]] = {}
     for seed in seeds:
-        calls.setdefault((seed.what, seed.file, seed.line), []).append(seed.value)
+        calls.setdefault((seed.what, seed.file, seed.line), []).append(seed.shown)
     return [_own_seed(what, f"{file}:{line}", values, complete=complete) for (what, file, line), values in calls.items()]
 
 

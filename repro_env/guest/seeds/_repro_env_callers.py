@@ -1,7 +1,7 @@
 """The lines of the user's code that draw random numbers or set seeds.
 
 Reports: {"library", "what", "file", "line"} is an unseeded generator from which the script drew.
-{"seeded": library, "what", "value", "file", "line"} is a seed that the script set itself, and that is not changed.
+{"seeded": library, "what", "value", "purpose", "file", "line"} is a seed that the script set itself, and that is not changed.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ _DERIVED = ("/torch/utils/data/_utils/worker.py", "/torch/random.py")
 """Code of PyTorch that derives seeds from other generators: for its workers and for its devices."""
 _VALUES = 4
 """The most seeds that are reported for a call."""
+_PURPOSES = 16
+"""The same for a call with a purpose: the reader keeps as many (`runs.records.reports`)."""
 _values: dict[tuple[str, str, int], set[str]] = {}
 """(function, file, line) of a call -> the seeds."""
 
@@ -77,8 +79,8 @@ def note_generator(library: str, what: str, file: str, line: int) -> None:
     reports.once({"library": library, "what": what, "file": absolute(file), "line": line})
 
 
-def note_seed(library: str, function: str, value: object) -> None:
-    """Report that the script called `function` with this seed. Only the replacement of `function` may call this."""
+def note_seed(library: str, function: str, value: object, purpose: str = "") -> None:
+    """Report that the script called `function` with this seed. Only the replacement of `function` may call this, or `function`."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and frame.f_code.co_filename.endswith(_WRAPPERS):
         frame = frame.f_back
@@ -89,13 +91,13 @@ def note_seed(library: str, function: str, value: object) -> None:
         return
     values = _values.setdefault((function, frame.f_code.co_filename, frame.f_lineno), set())
     text = _text(value)
-    if text in values or len(values) == _VALUES:
+    if purpose + text in values or len(values) == (_PURPOSES if purpose else _VALUES):
         return
-    values.add(text)
+    values.add(purpose + text)
     file, line = user_line(within_import=False)
     if not line:
         return  # a package seeds a generator of its own when it is imported
-    reports.once({"seeded": library, "what": function, "value": text, "file": file, "line": line})
+    reports.once({"seeded": library, "what": function, "value": text, "purpose": purpose[:100], "file": file, "line": line})
 
 
 def _text(value: object) -> str:

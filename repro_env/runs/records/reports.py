@@ -81,7 +81,8 @@ class _Line(msgspec.Struct):
     file: str = ""
     line: int = 0
     seeded: str = ""
-    """The library; with `what`, `value`, `file`, `line`."""
+    """The library; with `what`, `value`, `purpose`, `file`, `line`."""
+    purpose: str = ""
     system_randomness: str = ""
     ids: str = ""
     """With `system_randomness`, `pid` and `worker`: the digests of the drawn ids, separated by spaces."""
@@ -175,15 +176,18 @@ def _ranks(ranks: Iterable[Rank]) -> tuple[Rank, ...]:
 def _seeds(reports: Iterable[_Line]) -> tuple[Seeded, ...]:
     """Keep the first values of each line of code: a line may set a different seed for every worker and epoch."""
     limited: dict[Seeded, None] = {}
-    values: dict[tuple[str, str, str, int], set[str]] = {}
+    values: dict[tuple[str, str, str, int], set[tuple[str, str]]] = {}
     for report in reports:
-        library, what, file, value = map(redact.line, (report.seeded, report.what, report.file, report.value))
+        library, what, file, value, purpose = map(
+            redact.line, (report.seeded, report.what, report.file, report.value, report.purpose)
+        )
         line = max(report.line, 0)
         first = values.setdefault((library, what, file, line), set())
         if value != MORE_VALUES and len(first) < _VALUES:
-            first.add(value)
-        value = value if value in first else MORE_VALUES
-        limited[Seeded(library=library, what=what, value=value, file=file, line=line)] = None
+            first.add((value, purpose))
+        if (value, purpose) not in first:
+            value, purpose = MORE_VALUES, ""
+        limited[Seeded(library=library, what=what, value=value, purpose=purpose, file=file, line=line)] = None
     return tuple(limited)
 
 
