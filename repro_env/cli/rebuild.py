@@ -80,7 +80,7 @@ def command(
         # The next command must name the spec too if it was opened from a bundle file or a registry.
         word = spec if location.runs is not None else None
         unbuilt = dry_run and result.plan is not None
-        following = f"rebuild {word or ''}" if unbuilt else f"exec {f'--spec {word} ' if word else ''}train.py"
+        following = f"rebuild {word or ''}" if unbuilt else f"exec {f'--spec {word} ' if word else ''}COMMAND"
         messages.say(f"next: repro-env {following}".rstrip())
 
 

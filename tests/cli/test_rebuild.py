@@ -43,7 +43,7 @@ def test_rebuild_prints_only_the_image_id_on_stdout(project: Path, spec: Spec) -
         process = call(project)
         assert process.returncode == 0, process.stderr
         assert process.stdout == spec.expected.image_id + "\n"
-        assert process.stderr.splitlines()[-1] == "next: repro-env exec train.py"
+        assert process.stderr.splitlines()[-1] == "next: repro-env exec COMMAND"
 
 
 def test_rebuild_first_prints_how_much_it_will_download(project: Path, spec: Spec) -> None:

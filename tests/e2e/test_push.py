@@ -57,7 +57,7 @@ def test_a_bare_machine_needs_nothing_but_the_reference(pushed: Pushed, bare: Pr
         away.rename(pushed.project.directory / ".venv")
     assert done.out.strip() == pushed.answer["image_id"]
     assert "is fetched complete from" in done.err
-    assert f"next: repro-env exec --spec {pushed.reference} train.py" in done.err
+    assert f"next: repro-env exec --spec {pushed.reference} COMMAND" in done.err
     ran = bare.run("exec", "--spec", pushed.reference, "--", "hello.py", env=env)
     assert ran.out.startswith("hello from")
     assert (bare.directory / "runs" / "latest" / "files" / "made.txt").read_text() == "made"
