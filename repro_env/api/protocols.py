@@ -24,6 +24,7 @@ def evaluate(run: Run, protocols: Mapping[str, Protocol], here: Path, store: Sto
     """Judge a run by each protocol, in their order. `here`: the working directory."""
     files = None
     if any(found.files for found in protocols.values()):
-        entries = code.recorded(run.start, Specs(run.directory.parent, here, store), store)
-        files = None if entries is None else {path: f"sha256:{entry.sha256}" for path, entry in entries.items() if entry.sha256}
+        tree = code.recorded(run.start, Specs(run.directory.parent, here, store), store)
+        if tree is not None:
+            files = {path: f"sha256:{entry.sha256}" for path, entry in tree.entries.items() if entry.sha256}
     return tuple(protocol.evaluate(name, found, run.start, run.end, files) for name, found in protocols.items())

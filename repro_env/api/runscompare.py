@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -13,9 +14,10 @@ from repro_env.compare import runs as rules
 from repro_env.compare.environments import code, sides
 from repro_env.compare.environments import comparison as compare
 from repro_env.compare.environments.difference import Difference, NotCompared, compare_values, sort_differences
-from repro_env.compare.environments.trees import changes, describe
+from repro_env.compare.environments.trees import FileTree, changes, describe
 from repro_env.compare.outputs import results
 from repro_env.compare.outputs.comparison import File
+from repro_env.compare.outputs.evidence import Evidence
 from repro_env.compare.outputs.judge import Judge
 from repro_env.compare.runs import CheckpointFiles, MetricPair, Outputs
 from repro_env.compare.traces import comparison as traces
@@ -31,7 +33,7 @@ from repro_env.specs.argument import current_directory
 from repro_env.store.store import Store
 
 MOST_READ = 200
-"""Outputs that differ and are read, to show what differs in them."""
+"""Outputs, and files of the code, that differ and are read, to show what differs in them."""
 
 
 class Compared(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +42,8 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     tags: tuple[tuple[str, ...], tuple[str, ...]]
     differences: tuple[Difference, ...]
     """Differences of the recorded facts, environment, code and data, ordered."""
+    code: tuple[File, ...] = ()
+    """The comparison of files of the code whose digests differ, of the first `MOST_READ`."""
     not_compared: tuple[NotCompared, ...]
     metrics: tuple[MetricPair, ...]
     outputs: Outputs
@@ -65,7 +69,7 @@ def compare_runs(left_name: str, right_name: str, *, runs: Path | str | None = N
     """
     here, store = current_directory(), Store.open()
     left, right = (records.read(_directory(name, absolute(runs), here)) for name in (left_name, right_name))
-    differences, missing = _environment(left, right, here, store)
+    differences, missing, lines = _environment(left, right, here, store)
     differences += _data(left.start, right.start)
     differences += rules.compare_starts(left.start, right.start)
     outputs = Outputs()
@@ -91,6 +95,7 @@ def compare_runs(left_name: str, right_name: str, *, runs: Path | str | None = N
         right=right,
         tags=(annotation.tags(annotation.of(left.directory)), annotation.tags(annotation.of(right.directory))),
         differences=sort_differences(differences),
+        code=lines,
         not_compared=tuple(missing),
         metrics=metrics,
         outputs=outputs,
@@ -126,8 +131,8 @@ def _checkpoint_files(run: Run) -> CheckpointFiles:
     )
 
 
-def _environment(left: Run, right: Run, here: Path, store: Store) -> tuple[list[Difference], list[NotCompared]]:
-    """Return the differences of spec, image and code, and what could not be compared."""
+def _environment(left: Run, right: Run, here: Path, store: Store) -> tuple[list[Difference], list[NotCompared], tuple[File, ...]]:
+    """Return the differences of spec, image and code, what could not be compared, and the files of the code that differ."""
     found: list[Difference] = []
     missing: list[NotCompared] = []
     specs = [Specs(run.directory.parent, here, store) for run in (left, right)]
@@ -142,9 +147,12 @@ def _environment(left: Run, right: Run, here: Path, store: Store) -> tuple[list[
             names = ", ".join(f"the spec of {run.short} ({run.start.spec[7:19]})" for run in lost)
             missing.append(NotCompared(what="environment", why=f"they differ, but this was not found: {names}"))
             found += _digests(left.start, right.start)
+    lines: tuple[File, ...] = ()
     if left.start.source.digest != right.start.source.digest:
-        found += _source(left, right, specs, store)
-    return found, missing
+        trees = [code.recorded(run.start, search, store) for run, search in zip((left, right), specs, strict=True)]
+        found += _source(left, right, *trees)
+        lines = tuple(_lines(*trees))
+    return found, missing, lines
 
 
 def _digests(left: Start, right: Start) -> list[Difference]:
@@ -152,12 +160,23 @@ def _digests(left: Start, right: Start) -> list[Difference]:
     return [Difference("digests", what, old, new) for what, old, new in pairs if old != new]
 
 
-def _source(left: Run, right: Run, specs: list[Specs], store: Store) -> list[Difference]:
+def _lines(old: FileTree | None, new: FileTree | None) -> Iterator[File]:
+    """Compare the content of files of the code that differ."""
+    if old is None or new is None:
+        return
+    paths = [change.path for change in changes(old.entries, new.entries) if change.how == "content"][:MOST_READ]
+    then, now, judge = old.contents(paths), new.contents(paths), Judge(Evidence(), Evidence())
+    for path in paths:
+        if path in then and path in now:
+            yield judge.of_bytes(File(path=path, now=path, kind="result"), then[path], now[path])
+
+
+def _source(left: Run, right: Run, old: FileTree | None, new: FileTree | None) -> list[Difference]:
     """Return the files of the code that differ, or a single difference if the files are not known."""
-    old, new = listings = [code.recorded(run.start, search, store) for run, search in zip((left, right), specs, strict=True)]
     if old is not None and new is not None:
-        return [Difference("source", change.path, describe(change.left), describe(change.right)) for change in changes(old, new)]
-    names = " and ".join(run.short for run, listing in zip((left, right), listings, strict=True) if listing is None)
+        found = changes(old.entries, new.entries)
+        return [Difference("source", change.path, describe(change.left), describe(change.right)) for change in found]
+    names = " and ".join(run.short for run, tree in ((left, old), (right, new)) if tree is None)
     return [
         Difference(
             "source",

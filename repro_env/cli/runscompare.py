@@ -61,6 +61,7 @@ def _show(comparison: Compared, page: Page) -> None:
     else:
         page.verdict("different", _summary(comparison.outputs, comparison.console), "red")
     differences.show(page, comparison.differences, comparison.not_compared)
+    _lines(page, comparison.code)
     _metrics(page, comparison)
     _steps(page, comparison.steps)
     _outputs(page, comparison.outputs, comparison.files)
@@ -149,6 +150,10 @@ def _outputs(page: Page, outputs: Outputs, files: Sequence[File]) -> None:
     if rows:
         page.heading("outputs")
         page.table(rows)
+    _lines(page, files)
+
+
+def _lines(page: Page, files: Sequence[File]) -> None:
     for file in files[: None if page.complete else _SHOWN]:
         if file.shown:
             page.heading(file.name, "what differs first: - A, + B")

@@ -178,17 +178,17 @@ def _observation(what: str, left: str, right: str, why: str) -> Iterator[Differe
         yield Difference("source", what, left, right, why, counts=False)
 
 
-def recorded(start: Start, specs: Specs, store: Store) -> Mapping[str, Entry] | None:
-    """Return the code of a run by path: from the store, else from its spec. None if it is not found."""
+def recorded(start: Start, specs: Specs, store: Store) -> trees.FileTree | None:
+    """Return the code of a run: from the store, else from its spec. None if it is not found."""
     fact = start.source
     layer = store.layers.path(fact.digest)
     if layer is not None:
-        return trees.stored_tree(layer, store.hashes).entries
+        return trees.stored_tree(layer, store.hashes)
     spec = specs.of(start)
     source = spec.spec.observed.source if spec is not None else None
     if spec is None or source is None:
         return None
     with contextlib.suppress(ArtifactError):
         if source.tree.sha256 == fact.digest:
-            return trees.spec_tree(source.tree, spec.directory, store).entries
+            return trees.spec_tree(source.tree, spec.directory, store)
     return None
