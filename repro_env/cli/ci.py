@@ -78,7 +78,7 @@ def command(
       repro-env ci --push REGISTRY/TEAM/NAME:TAG
       repro-env ci --junit ../junit.xml --sarif ../repro-env.sarif
 
-    The first step that fails ends the job, with its exit code. In GitHub Actions, the result is also written as outputs,
+    The rules in [tool.repro-env.policy] of pyproject.toml are enforced. The first step that fails ends the job, with its exit code. In GitHub Actions, the result is also written as outputs,
     annotations and a job summary. Each option can also be a variable, such as REPRO_ENV_CI_EXEC.
     """
     report, json, runs = Report(), messages.Screen.json, None
@@ -110,7 +110,8 @@ def command(
             code = code or error.exit_code
     for file, render in ((junit, cireports.junit), (sarif, cireports.sarif)):
         if file and not dry_run:
-            with os_errors_as(DiskError, "the report cannot be written", where=file, hint="name a file in an existing directory"):
+            with os_errors_as(DiskError, "the report cannot be written", where=file, hint="name a file in another directory"):
+                file.parent.mkdir(parents=True, exist_ok=True)
                 atomic_write(file, render(report, code))
     if path := os.environ.get("GITHUB_OUTPUT"):
         github.append(path, github.outputs(report.outputs))

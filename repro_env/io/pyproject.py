@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 from repro_env.io.files import read_regular
-from repro_env.schema import toml
+from repro_env.schema import redact, toml
 from repro_env.schema.errors import UsageError, os_errors_as
 
 NAME = "pyproject.toml"
@@ -28,11 +29,15 @@ def read(directory: Path, *names: str) -> tuple[dict[str, Any], Path]:
             data = read_regular(path.resolve(), _MOST)
         except FileNotFoundError:
             return {}, path
+    hint = "correct the file: it must be a table of TOML"
     try:
         table: Any = toml.loads(data.decode())
+        similar = [name for name, _ in table.get("tool", {}).items() if re.sub("[-_. ]", "", name).lower() == "reproenv"]
+        if wrong := [name for name in similar if f"tool.{name}" != TABLE]:
+            raise UsageError(f"[tool.{redact.line(wrong[0])}] is not read", where=str(path), hint=f"write [{TABLE}]")
         for name in (*TABLE.split("."), *names):
             table = table.get(name, {})
         return {str(key): value for key, value in table.items()}, path
-    except (ValueError, AttributeError, RecursionError):  # not UTF-8, no TOML, no table
-        what = f"{'.'.join((TABLE, *names))} cannot be read"
-        raise UsageError(what, where=str(path), hint="correct the file: it must be a table of TOML") from None
+    except (ValueError, AttributeError, RecursionError) as error:  # not UTF-8, no TOML, no table
+        why = f": {redact.line(str(error))}" if isinstance(error, ValueError) else ""
+        raise UsageError(f"{'.'.join((TABLE, *names))} cannot be read{why}", where=str(path), hint=hint) from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from typing import Annotated, ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal, get_args, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -230,7 +230,8 @@ def parse(table: Mapping[str, object], where: str) -> tuple[Rule, ...]:
             rules.append(msgspec.convert({"value": value}, RULES[name]))
         except msgspec.ValidationError as error:
             what = str(error).replace(" - at `$.value", " - at `").removesuffix(" - at ``")
-            raise UsageError(
-                f"invalid value: {redact.line(what)}", where=place, hint=f"the rule: {RULES[name].__doc__}"
-            ) from None
+            hint = f"the rule: {RULES[name].__doc__}"
+            if choices := get_args(get_type_hints(RULES[name])["value"]) if "enum" in what else ():
+                hint += f" Choose from {', '.join(choices)}"
+            raise UsageError(f"invalid value: {redact.line(what)}", where=place, hint=hint) from None
     return tuple(sorted(rules, key=lambda rule: STAGES.index(rule.stage)))

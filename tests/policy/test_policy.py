@@ -422,3 +422,31 @@ def test_a_problem_of_git_is_the_reason(make: Callable[[str], Project]) -> None:
     (project.project / ".git" / "HEAD").write_text("ref: refs/heads/none\n")
     with pytest.raises(PolicyError, match="HEAD names no commit"):
         run(project)
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "hint"),
+    [
+        ("[tool.repro_env.policy]\nnote = true", "[tool.repro_env] is not read", "write [tool.repro-env]"),
+        ("[tool.repro-env.polcy]\nnote = true", '"polcy"', "did you mean policy?"),
+        ("[tool.repro-env.policy]\nlevel = 'equal'", "Invalid enum value 'equal'", "Choose from bitwise, equal except for"),
+        ("[tool.repro-env.policy]\nlevel = ?\nnote = true", "(at line 2, column", "it must be a table of TOML"),
+    ],
+)
+@pytest.mark.parametrize("words", [["check", "--policy"], ["ci", "--no-check"], ["exec", "train.py"]], ids=" ".join)
+def test_a_misspelled_policy_is_refused(
+    make: Callable[[str], Project], words: Sequence[str], text: str, where: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Or else a policy with a mistake would keep everything."""
+    project = make("")
+    (project.project / "pyproject.toml").write_text(text)
+    if words[0] == "ci":
+        assert app.run([*words]) == UsageError.exit_code
+        error = capsys.readouterr().err
+    else:
+        with pytest.raises(UsageError) as caught:
+            app.run([*words])
+        error = f"{caught.value} {caught.value.hint}"
+    assert where in error
+    assert hint in error
+    assert project.runs == []
