@@ -7,6 +7,7 @@ root_doc = "docs/index"
 include_patterns = ["docs/**", "*.md", "benchmarks/README.md"]
 exclude_patterns = ["docs/pictures/**", "build", "runs", ".*"]
 html_theme = "furo"
+smartquotes = False  # options keep their dashes
 html_title = "repro-env"
 html_copy_source = False
 html_show_sphinx = False

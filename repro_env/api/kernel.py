@@ -56,13 +56,14 @@ def install(
     """
     _check(opened.spec)
     project = project_of(opened).name
+    more = f", {name}" if name else ""
     name = name or f"repro-env-{re.sub(r'[^a-z0-9._-]+', '-', project.lower()).strip('-') or 'project'}"
     if not _NAME.fullmatch(name):
         hint = "use at most 100 of the characters a to z, 0 to 9 and . _ -"
         raise UsageError("this is not a name of a kernel", where=f'--name "{name}"', hint=hint)
     made = Installed(
         name=name,
-        display_name=f"{project} (repro-env)",
+        display_name=f"{project} (repro-env{more})",
         directory=(_data_directory(environ) if prefix is None else prefix / "share" / "jupyter") / "kernels" / name,
     )
     tool = [str(path)] if (path := Path(sys.executable).with_name("repro-env")).is_file() else [sys.executable, "-m", "repro_env"]

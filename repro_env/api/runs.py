@@ -46,7 +46,8 @@ def find_runs_directory(given: Path | None, start: Path | None = None) -> Path:
     raise RecordError(
         f"neither this directory nor one above it has a {DIRECTORY}/{SPEC} or runs",
         where=str(start),
-        hint="change to the project's directory, or name a runs directory with --runs DIR",
+        hint="change to the project's directory, name a directory of runs with --runs DIR, or get runs of others with "
+        "repro-env runs pull REF --runs runs",
     )
 
 

@@ -9,10 +9,12 @@ from typing import Annotated
 import typer
 
 from repro_env.api import runsshare
+from repro_env.api.runs import find_runs_directory
 from repro_env.api.runsshare import Failed, Pushed
 from repro_env.cli.ui import messages, runpage
 from repro_env.cli.ui.options import RunsOption, argument, runs_option, value
 from repro_env.runs.records import ids
+from repro_env.schema.errors import RecordError
 from repro_env.schema.messages import plural, shorten
 from repro_env.schema.progress import Tell
 
@@ -117,7 +119,12 @@ def list_shared(catalog: str, tags: Sequence[str]) -> None:
     for damaged in listing.unreadable:
         messages.say.warn(f"cannot be used: {damaged.why}")
     if selected:
-        messages.say(f"next: repro-env runs pull {shlex.quote(catalog)} {selected[0].short}")
+        try:
+            find_runs_directory(None)
+            option = ""
+        except RecordError:
+            option = " --runs runs"
+        messages.say(f"next: repro-env runs pull {shlex.quote(catalog)} {selected[0].short}{option}")
     else:
         messages.say(
             f"no runs{' with these tags' * bool(tags)} in {listing.catalog}; next: repro-env runs push {shlex.quote(catalog)}"

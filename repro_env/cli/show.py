@@ -36,9 +36,11 @@ def command(
     page = Page(most=None if all_ else SHOWN)
     specpage.add(shown, page)
     page.print()
+    word = f" {shlex.quote(str(spec))}" if spec is not None else ""
     if any(not blob.here for blob in shown.blobs) and (shown.directory / "remote.json").is_file():
-        messages.say("next: repro-env rebuild, which downloads the missing blobs from the registry in remote.json")
+        messages.say(f"next: repro-env rebuild{word}, which downloads the missing blobs from the registry in remote.json")
     elif any(not blob.here for blob in shown.blobs):
         messages.say("next: copy the directory blobs/ of the capture next to the spec; a rebuild needs it")
     else:
-        messages.say("next: repro-env check" if shown.image == "in the store" else "next: repro-env rebuild")
+        following = f"exec --spec{word} COMMAND" if word else "check"  # which compares the project of a spec
+        messages.say(f"next: repro-env {following if shown.image == 'in the store' else f'rebuild{word}'}")

@@ -102,7 +102,7 @@ def test_the_page_has_the_important_facts(made: Spec, directory: Path, capsys: p
         "data  1.0 GB  git-ignored", "/data/x", "RANK=0", "1: AWS_PROFILE", "blobs  5 of 5 next to the spec", "a note", "something",
     ):  # fmt: skip
         assert text in out, text
-    assert err.splitlines() == ["next: repro-env rebuild"]
+    assert err.splitlines() == [f"next: repro-env rebuild {directory}"]
 
 
 def test_the_json_has_the_spec_and_the_state_of_its_files(
@@ -148,7 +148,7 @@ def test_a_rebuilt_image_is_in_the_store(made: Spec, tmp_path: Path, directory: 
     assert {layer["stored"] for layer in shown["layers"]} == {True}
     assert bundled.digest == shown["spec_digest"]
     _, _, err = call(capsys, tmp_path / "other")
-    assert "repro-env check" in err
+    assert "repro-env exec --spec" in err
 
 
 def test_a_spec_is_shown_without_a_store(

@@ -164,8 +164,8 @@ def _missing_programs(live: LiveEnvironment) -> Iterator[str]:
                 starting.setdefault(program, []).append(file.path)
     for program, scripts in sorted(broken.items()):
         yield redact.line(
-            f"{shorten(sorted(scripts))}: the first line names {program}, which does not exist, so they start neither here nor in a "
-            "run; if the environment was moved, make it again where it is now"
+            f"{shorten(sorted(scripts))}: the first line names {program}, which exists neither here nor in a run; "
+            "if the environment was moved, make it again where it is now"
         )
     for program, scripts in sorted(starting.items()):
         verb = "starts" if len(scripts) == 1 else "start"

@@ -65,7 +65,7 @@ def check(command: Sequence[str], code: SourceDirectory, *, here: Path, workspac
         f"this {'module' if module else 'file'} is not in {redact.line(posixpath.dirname(path))}",
         where=redact.line(module or typed),
         hint=(f"did you mean {redact.line(posixpath.relpath(near[0], here))}? " if near else "")
-        + "Its path starts at the working directory",
+        + "Paths are relative to the working directory",
     )
 
 

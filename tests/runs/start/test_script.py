@@ -65,7 +65,7 @@ def check(project: Path, command: str, here: str = "/code") -> None:
         ("../src/fti.py", "/code/src", "did you mean fit.py?"),
         ("/code/src/fti.py", "/code", "did you mean src/fit.py?"),
         ("python -m pack.deap", "/code", "did you mean pack/deep.py?"),
-        ("gone/x.py", "/code", "Its path starts"),
+        ("gone/x.py", "/code", "Paths are relative"),
     ],
 )
 def test_a_missing_file_is_refused_with_the_nearest_name(project: Path, command: str, here: str, hint: str) -> None:
