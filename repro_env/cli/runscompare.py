@@ -54,8 +54,11 @@ def command(
 
 
 def _show(comparison: Compared, page: Page) -> None:
-    page.row("A", _title(comparison.left, comparison.tags[0]), indent=0)
-    page.row("B", _title(comparison.right, comparison.tags[1]), indent=0)
+    for label, run, tags in zip("AB", (comparison.left, comparison.right), comparison.tags, strict=True):
+        page.row(label, _title(run, tags), indent=0)
+        if page.is_file:
+            page.row(f"{label}, spec", run.start.spec, indent=0)
+            page.row(f"{label}, image ID", run.start.image, indent=0)
     if comparison.same:
         page.verdict("same", _summary(comparison.outputs, comparison.console), "green")
     else:

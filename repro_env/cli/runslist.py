@@ -89,6 +89,12 @@ def command(
         values = {run.id: last_values(run) for run in use_case.list_runs(directory, tell=messages.say).runs}
         selected = [line for line in selected if line.id in values and _are_met(conditions, values[line.id])]
         selected = _sorted(selected, sort, [values[line.id] for line in selected])
+        known = {name for found in values.values() for name in found}
+        for name in (name for name in columns if name not in known):
+            import difflib  # slow to import
+
+            near = difflib.get_close_matches(name, known, 1)
+            messages.say.warn(f"no run has the metric {name}" + (f"; did you mean {near[0]}?" if near else ""))
     unfinished = jobs.unfinished(directory, os.environ)
     rows: list[tuple[str, ...]] = [
         (*runpage.columns(item.submission.start), _shorten(runpage.before_start(state, item)))

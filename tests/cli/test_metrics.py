@@ -63,6 +63,10 @@ def test_a_list_has_a_column_for_each_metric(
     header, *rows = out.splitlines()
     assert header.split()[-2:] == ["loss", "metrics.jsonl:accuracy"]
     assert [row.split()[-1] for row in rows] == ["1", "nan", "0.2", "0.5"]
+    code, _, err = call(capsys, "runs", "list", "--runs", runs, "--metric", "los", "--sort", "-loss")
+    assert code == 0
+    assert "no run has the metric los; did you mean loss?" in err
+    assert err.count("no run has the metric") == 1
 
 
 def test_a_list_is_sorted_by_a_metric_with_missing_numbers_last(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:

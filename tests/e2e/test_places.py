@@ -106,6 +106,6 @@ def test_scripts_of_a_moved_environment_are_named(tmp_path: Path) -> None:
     project = parts.project(directory, directory / ".venv/bin/python", tmp_path / "store")
     project.capture()
     (line,) = (line for line in project.run("show").out.splitlines() if "bin/tool" in line and "first line" in line)
-    assert f"names {python}, which does not exist" in line
+    assert f"names {python}, which exists neither here nor in a run" in line
     (directory / "work.py").write_text("import subprocess\nsubprocess.run(['tool'], check=True)\n")
     assert "tool is in the environment, but what its first line names is not" in project.run("exec", "work.py", code=1).err

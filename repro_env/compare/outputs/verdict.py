@@ -216,7 +216,8 @@ def _sentence(level: Sameness | None, files: Sequence[File], problem: str, failu
     skipped = [file.name for file in results if file.level is None]
     not_compared = f"{plural(len(skipped), 'result')} could not be compared: {shorten(skipped, _NAMED)}" if skipped else ""
     if level is None:
-        return f"nothing was compared: {problem or not_compared or nothing({file.kind for file in files})}"
+        why = problem or not_compared or nothing({file.kind for file in files})
+        return f"nothing was compared: {failure}; {why}" if failure else f"nothing was compared: {why}"
     total = plural(len(compared), "result")
     worst = [file for file in compared if file.level == level]
     count = sum(file.ignored_count for file in compared)

@@ -134,6 +134,12 @@ def test_runs_without_a_comparison_are_not_the_same() -> None:
         assert found.sentence.startswith("nothing was compared: ")
 
 
+def test_a_failure_without_results_is_named() -> None:
+    found = verdict([result(None, "console")], Promise(level="bitwise", sentence=""), failure="the command failed in both runs")
+    assert not found.same
+    assert found.sentence.startswith("nothing was compared: the command failed in both runs; the run has only console output")
+
+
 def test_runs_with_a_result_that_could_not_be_compared_are_not_the_same() -> None:
     found = verdict((result("bitwise"), result(None, why="it is not a regular file")), sides.BITWISE)
     assert (found.level, found.same) == ("bitwise", False)
