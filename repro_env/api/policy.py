@@ -153,9 +153,8 @@ def judge(policy: Policy, run: Run | None, stages: Sequence[Stage] = STAGES) -> 
 
 
 def last_run(runs: Path) -> Run | None:
-    """Return the newest run; None if there is none. Raises if it cannot be read."""
-    found = records.directories(runs)
-    return records.read(found[0]) if found else None
+    """Return the run `latest`; None without runs. Names of directories do not order the runs of one second. Raises if it cannot be read."""
+    return records.read(records.find(runs, records.LATEST)) if records.directories(runs) else None
 
 
 def _evaluations(project: Path, run: Run) -> dict[str, Evaluation]:

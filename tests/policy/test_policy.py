@@ -17,7 +17,7 @@ from repro_env.cli import exec as exec_command
 from repro_env.environment.git import history
 from repro_env.environment.source.data import look
 from repro_env.policy.rules import RULES, parse
-from repro_env.runs.records import verdicts
+from repro_env.runs.records import records, verdicts
 from repro_env.runs.start.request import RunOptions
 from repro_env.schema import codec
 from repro_env.schema.errors import PolicyError, UsageError
@@ -450,3 +450,16 @@ def test_a_misspelled_policy_is_refused(
     assert where in error
     assert hint in error
     assert project.runs == []
+
+
+def test_the_last_run_of_one_second_is_judged(make: Callable[[str], Project]) -> None:
+    """The names of their directories differ only in random digits."""
+    project = make("seeds = true")
+    for _ in range(4):
+        assert run(project) == 0
+    runs = project.project / "runs"
+    for directory in project.runs:
+        records.point_latest(directory)
+        found = last_run(runs)
+        assert found is not None
+        assert found.directory == directory
