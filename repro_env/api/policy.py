@@ -102,8 +102,10 @@ def find(opened: Opened, *, source: Path | None = None, runs: Path | None = None
     tables, path = pyproject.read(project)
     for name in (name for name, value in tables.items() if isinstance(value, dict) and name not in TABLES):
         raise unknown(name, f"{path}: {pyproject.TABLE}.{name}", "table", TABLES)
-    table, _ = pyproject.read(project, POLICY)
-    rules = parse(table, f"{path}: {pyproject.TABLE}.{POLICY}")
+    where, table = f"{path}: {pyproject.TABLE}.{POLICY}", tables.get(POLICY, {})
+    if not isinstance(table, dict):
+        raise UsageError("this is not a table of rules", where=where, hint=f"write them below [{pyproject.TABLE}.{POLICY}]")
+    rules = parse(table, where)
     return Policy(rules, path, project, opened.spec, runs) if rules else None
 
 
