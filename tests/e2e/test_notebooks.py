@@ -156,7 +156,7 @@ def test_jupyterlab_in_a_browser_runs_a_notebook_in_the_captured_environment(not
     with lab(notes) as (address, token):
         page = browser.new_page(viewport={"width": 1200, "height": 900})
         page.goto(f"{address}/lab/tree/lab.ipynb?token={token}")
-        page.get_by_text(" (repro-env, notes) | Idle").wait_for(timeout=60_000)
+        page.get_by_text(" (repro-env, notes) | Idle").wait_for(timeout=120_000)
         page.get_by_role("menuitem", name="Run", exact=True).click()
         page.get_by_text("Run All Cells", exact=True).click()
         page.get_by_text("drawn").last.wait_for(timeout=60_000)
