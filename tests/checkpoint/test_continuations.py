@@ -22,8 +22,8 @@ def different(directory: Path, combinations: Sequence[str], *, seconds: int = 30
 
 
 def test_a_killed_training_continues_with_the_same_batches(tmp_path: Path) -> None:
-    """Killed within the first epoch; three epochs follow. With workers: `test_adapters`, and the next test."""
-    assert different(tmp_path, ["2:0:yes"]) == []
+    """Killed within the first epoch, and at its end; three epochs follow."""
+    assert different(tmp_path, ["2:0:yes", "6:2:no"]) == []
 
 
 @pytest.mark.soak

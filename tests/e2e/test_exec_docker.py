@@ -159,7 +159,6 @@ def test_an_image_in_the_engine_is_verified_and_a_run_uses_it(small: parts.Proje
                     engine.client.api.remove_image(f"{name}:{number}", force=True)
 
 
-@pytest.mark.soak  # `sandbox/test_runners` has this runner
 def test_a_plain_user_runs_in_rootless_podman(small: parts.Project) -> None:
     place = Path(tempfile.mkdtemp(prefix="repro-env-test-"))
     try:

@@ -87,7 +87,7 @@ def test_proof_reads_parts_of_wheels(tmp_path: Path, kept: Path, index: Index) -
 
 
 @pytest.mark.index
-@pytest.mark.parametrize("how", [pytest.param(404, marks=pytest.mark.soak), "wrong"])
+@pytest.mark.parametrize("how", [404, "wrong"])
 def test_a_rebuild_names_the_wheel_whose_url_has_changed(tmp_path: Path, kept: Path, index: Index, how: int | str) -> None:
     """Environment and caches are gone, and the only index no longer gives the wheel: no image, and it says which."""
     made, answer = captured(kept, index, "mirror-a.test")

@@ -31,10 +31,7 @@ print(sorted([tempfile.mkdtemp() != "", random.random()]))
 """Unseeded results in formats that `verify` reads with the image's own interpreter."""
 
 
-OTHERS = [
-    pytest.param(version, id=f"3.{version[1]}", marks=[pytest.mark.soak] * bool(number))  # `make pythons` has the newest
-    for number, version in enumerate(oldest_and_newest(OLDEST))
-]
+OTHERS = [pytest.param(version, id=f"3.{version[1]}") for version in oldest_and_newest(OLDEST)]
 NONE = pytest.param((0, 0), marks=pytest.mark.skip(reason="this machine has no other Python from 3.8"))
 
 

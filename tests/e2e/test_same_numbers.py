@@ -48,8 +48,8 @@ TABLE = {
         ),
     ),
 }
-LONG_COUNT = ("cnn", "ranks", "transformer", "forest", "gpu", "lightning", "trainer")
-"""Rows that only `make soak` runs: `guest/test_seeds` has the workers of loaders, `checkpoint/test_distributed` the ranks."""
+LONG_COUNT = ("transformer", "forest", "gpu", "lightning", "trainer")
+"""Rows that only `make soak` runs."""
 CLOCKS = ("events.out.tfevents", "trainer_state.json", "lit.log", "hydra.yaml", "training_args.bin")
 """Files with times, hosts or directories of the moment in them, by a part of their name."""
 

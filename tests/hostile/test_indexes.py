@@ -101,8 +101,8 @@ def nested_page(handler: BaseHTTPRequestHandler) -> None:
     send(handler, b'{"files":' + b"[" * 3_000_000, kind="application/vnd.pypi.simple.v1+json")
 
 
-def page_of_many_links(handler: BaseHTTPRequestHandler) -> None:
-    send(handler, b"".join(b'<a href="/files/plain-1.0-py3-none-any.whl?%d">x</a>\n' % number for number in range(20_000)))
+def page_of_a_million_links(handler: BaseHTTPRequestHandler) -> None:
+    send(handler, b"".join(b'<a href="/files/plain-1.0-py3-none-any.whl?%d">x</a>\n' % number for number in range(100_000)))
 
 
 def to_a_file(handler: BaseHTTPRequestHandler) -> None:
@@ -128,7 +128,7 @@ PAGES: dict[str, tuple[Answer, int | None, str]] = {
     "a redirect to a file": (to_a_file, 10, "/simple/plain/"),
     "a redirect without end": (round_and_round, 10, "/simple/plain/"),
     "a base and links of file:": (page_of_files, 0, "plain"),
-    "the same link over and over": (page_of_many_links, None, "plain"),
+    "the same link over and over": (page_of_a_million_links, None, "plain"),
 }
 
 

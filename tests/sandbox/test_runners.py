@@ -69,9 +69,8 @@ def can(place: Place, promise: str) -> bool:
     return place.way not in DIFFERENT[promise]
 
 
-@pytest.fixture(params=[pytest.param(way, marks=[pytest.mark.soak] * (way == "podman")) for way in WAYS])
+@pytest.fixture(params=WAYS)
 def any_runner(request: pytest.FixtureRequest, stores: Callable[[int], Path]) -> Iterator[Place]:
-    """Podman of root does what Podman of a user does, with the code for Docker: only `make soak` tries it."""
     with open_way(request, stores, request.param) as place:
         yield place
 
