@@ -23,7 +23,7 @@ from tests.reference import COMMANDS
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [*sorted(ROOT.glob("[CRS]*.md")), *sorted((ROOT / "docs").rglob("*.md")), ROOT / "benchmarks" / "README.md"]
 GENERATED = ("commands.md", "records.md", "fence.md", "work.md")
-MOST_WORDS = 40_530
+MOST_WORDS = 40_455
 """In all documents that people write, with those of decisions. Raise it only in a commit that says why."""
 ROOMS = ("repro_env", "tests", "docs", "examples", "benchmarks", "templates", "lockfiles", ".github", ".ci")
 EXAMPLES = (
