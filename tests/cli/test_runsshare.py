@@ -31,7 +31,9 @@ def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str
     return code, captured.out, captured.err
 
 
-def test_push_pull_and_list_print_one_line_for_each_run(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+def test_push_pull_and_list_print_one_line_for_each_run(
+    place: Place, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     done = place.run(backend=Fake(writes(log_txt="1")))
     short, catalog = done.start.id[-8:], str(place.project.parent / "team")
     assert call(capsys, "list", "--from", catalog)[2].startswith(f"no runs in {catalog}; next: repro-env runs push")
@@ -43,7 +45,12 @@ def test_push_pull_and_list_print_one_line_for_each_run(place: Place, capsys: py
     assert f"nothing was sent: {catalog} has all files of 1 run\n" in err
     code, out, err = call(capsys, "list", "--from", catalog)
     assert out.splitlines()[1].split() == [short, *done.start.started[:19].split("T"), "train.py", "exit", "0", *out.split()[-5:]]
-    assert f"next: repro-env runs pull {catalog} {short}" in err
+    assert f"next: repro-env runs pull {catalog} {short}\n" in err
+    monkeypatch.chdir(place.project.parent)  # where a reviewer has no project
+    command = f"repro-env runs pull {catalog} {short} --runs runs"
+    assert f"next: {command}\n" in call(capsys, "list", "--from", catalog)[2]
+    assert call(capsys, *command.split()[2:])[0] == 0
+    monkeypatch.chdir(place.project)
     assert call(capsys, "list", "--from", catalog, "--tag", "x")[2].startswith("no runs with these tags in ")
     code, out, _ = call(capsys, "pull", catalog, short[:5])
     assert (code, out) == (0, f"{short}  unchanged  {done.directory}\n")

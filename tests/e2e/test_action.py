@@ -165,7 +165,7 @@ def test_what_a_clone_lacks_is_reported_with_what_to_do(captured: Captured, runn
 
 def test_a_changed_package_fails_the_job_at_its_file(captured: Captured, runner: Runner) -> None:
     commit(runner, {"requirements.txt": "acme==26.2\n"})
-    junit, sarif = runner.temp / "junit.xml", runner.temp / "repro-env.sarif"
+    junit, sarif = runner.temp / "reports" / "junit.xml", runner.temp / "repro-env.sarif"
     job = runner.run(exec="train.py", junit=str(junit), sarif=str(sarif))
     assert not job.good
     assert job.outputs["verdict"] == "drifted"

@@ -132,8 +132,8 @@ def test_a_client_starts_interrupts_restarts_and_kills_a_kernel_and_each_session
 
 def test_papermill_in_a_run_makes_the_executed_notebook_an_output_that_verify_compares(notes: Notes) -> None:
     directory = notes.project.directory
-    notebook(directory / "in.ipynb", "python3", *CELLS)
-    notes.project.run("exec", "papermill", "in.ipynb", "out.ipynb", "-p", "rate", "2")
+    notebook(directory / "in.ipynb", "notes", *CELLS)  # as JupyterLab saves the name of the installed kernel
+    notes.project.run("exec", "papermill", "in.ipynb", "out.ipynb", "-k", "python3", "-p", "rate", "2")
     end = notes.runs()[0]["end"]
     assert [item["path"] for item in end["outputs"]] == ["cell.txt", "out.ipynb"], "no connection file and no history"
     answer = json.loads(notes.project.run("verify", "--json").out)
@@ -156,7 +156,7 @@ def test_jupyterlab_in_a_browser_runs_a_notebook_in_the_captured_environment(not
     with lab(notes) as (address, token):
         page = browser.new_page(viewport={"width": 1200, "height": 900})
         page.goto(f"{address}/lab/tree/lab.ipynb?token={token}")
-        page.get_by_text(" (repro-env, notes) | Idle").wait_for(timeout=120_000)
+        page.get_by_text(" (repro-env, notes) | Idle").wait_for(timeout=60_000)
         page.get_by_role("menuitem", name="Run", exact=True).click()
         page.get_by_text("Run All Cells", exact=True).click()
         page.get_by_text("drawn").last.wait_for(timeout=60_000)
