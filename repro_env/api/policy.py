@@ -12,13 +12,12 @@ from repro_env.compare.outputs import ignorefile
 from repro_env.environment.git import history, repository
 from repro_env.environment.git.repository import Answer
 from repro_env.io import pyproject
-from repro_env.launch.settings import JOBS
 from repro_env.policy import judge as judging
 from repro_env.policy.defaults import POLICY, unknown
-from repro_env.policy.due import DUE
+from repro_env.policy.due import TABLES
 from repro_env.policy.facts import Accepted, Facts
 from repro_env.policy.judge import Judgement, Score
-from repro_env.policy.protocol import PROTOCOL, Evaluation
+from repro_env.policy.protocol import Evaluation
 from repro_env.policy.rules import RULES, STAGES, Protocols, Rule, Stage, parse
 from repro_env.runs.records import annotation, checkpointstate, records, verdicts
 from repro_env.runs.records.records import Run
@@ -31,9 +30,6 @@ from repro_env.schema.spec import Spec
 from repro_env.specs.argument import Opened, current_directory, project_of
 from repro_env.store.specs.lookup import runs_directory
 from repro_env.store.store import Store
-
-TABLES = (JOBS, POLICY, PROTOCOL, DUE)
-"""The tables in `[tool.repro-env]`."""
 
 
 class Policy(msgspec.Struct, frozen=True):

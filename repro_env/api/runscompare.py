@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -14,7 +14,7 @@ from repro_env.compare import runs as rules
 from repro_env.compare.environments import code, sides
 from repro_env.compare.environments import comparison as compare
 from repro_env.compare.environments.difference import Difference, NotCompared, compare_values, sort_differences
-from repro_env.compare.environments.trees import FileTree, changes, describe
+from repro_env.compare.environments.trees import changes, describe
 from repro_env.compare.outputs import results
 from repro_env.compare.outputs.comparison import File
 from repro_env.compare.outputs.evidence import Evidence
@@ -149,9 +149,8 @@ def _environment(left: Run, right: Run, here: Path, store: Store) -> tuple[list[
             found += _digests(left.start, right.start)
     lines: tuple[File, ...] = ()
     if left.start.source.digest != right.start.source.digest:
-        trees = [code.recorded(run.start, search, store) for run, search in zip((left, right), specs, strict=True)]
-        found += _source(left, right, *trees)
-        lines = tuple(_lines(*trees))
+        more, lines = _source(left, right, specs, store)
+        found += more
     return found, missing, lines
 
 
@@ -160,32 +159,30 @@ def _digests(left: Start, right: Start) -> list[Difference]:
     return [Difference("digests", what, old, new) for what, old, new in pairs if old != new]
 
 
-def _lines(old: FileTree | None, new: FileTree | None) -> Iterator[File]:
-    """Compare the content of files of the code that differ."""
-    if old is None or new is None:
-        return
-    paths = [change.path for change in changes(old.entries, new.entries) if change.how == "content"][:MOST_READ]
-    then, now, judge = old.contents(paths), new.contents(paths), Judge(Evidence(), Evidence())
-    for path in paths:
-        if path in then and path in now:
-            yield judge.of_bytes(File(path=path, now=path, kind="result"), then[path], now[path])
-
-
-def _source(left: Run, right: Run, old: FileTree | None, new: FileTree | None) -> list[Difference]:
-    """Return the files of the code that differ, or a single difference if the files are not known."""
+def _source(left: Run, right: Run, specs: list[Specs], store: Store) -> tuple[list[Difference], tuple[File, ...]]:
+    """Return the files of the code that differ, and what differs in them; a single difference if the files are not known."""
+    old, new = trees = [code.recorded(run.start, search, store) for run, search in zip((left, right), specs, strict=True)]
     if old is not None and new is not None:
         found = changes(old.entries, new.entries)
-        return [Difference("source", change.path, describe(change.left), describe(change.right)) for change in found]
-    names = " and ".join(run.short for run, tree in ((left, old), (right, new)) if tree is None)
-    return [
-        Difference(
-            "source",
-            "files of the source",
-            left.start.source.digest[7:19],
-            right.start.source.digest[7:19],
-            f"their names are not known, because the code of {names} was not found",
-        )
-    ]
+        paths = [change.path for change in found if change.how == "content"][:MOST_READ]
+        differences = [Difference("source", change.path, describe(change.left), describe(change.right)) for change in found]
+        return differences, tuple(_lines(old.contents(paths), new.contents(paths)))
+    names = " and ".join(run.short for run, tree in zip((left, right), trees, strict=True) if tree is None)
+    difference = Difference(
+        "source",
+        "files of the source",
+        left.start.source.digest[7:19],
+        right.start.source.digest[7:19],
+        f"their names are not known, because the code of {names} was not found",
+    )
+    return [difference], ()
+
+
+def _lines(old: Mapping[str, bytes], new: Mapping[str, bytes]) -> Iterator[File]:
+    """Compare the content of files of the code, by their paths. Nothing of a run explains a difference of its code."""
+    judge = Judge(Evidence(), Evidence())
+    for path in sorted(old.keys() & new.keys()):
+        yield judge.of_bytes(File(path=path, now=path, kind="result"), old[path], new[path])
 
 
 def _protocols(left: Run, right: Run, here: Path, store: Store) -> list[NotCompared]:

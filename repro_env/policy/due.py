@@ -9,7 +9,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from repro_env.policy.protocol import Evaluation
+from repro_env.launch.settings import JOBS
+from repro_env.policy.defaults import POLICY
+from repro_env.policy.protocol import PROTOCOL, Evaluation
 from repro_env.runs.records.verdicts import Last
 from repro_env.schema import redact
 from repro_env.schema.codec import Frozen
@@ -19,6 +21,8 @@ from repro_env.schema.sources import Package
 
 DUE = "due"
 """The key of the table with the settings."""
+TABLES = (JOBS, POLICY, PROTOCOL, DUE)
+"""All tables in `[tool.repro-env]`."""
 Action = Literal["verify", "retrain", "keep"]
 """`keep`: capture with `--ask` while the environment is here, which bundles what cannot be downloaded any more."""
 Cause = Literal["interval", "verdict", "machine", "data", "vulnerable", "yanked", "download", "protocol"]

@@ -10,10 +10,8 @@ from repro_env.cli.parser import Error
 from repro_env.environment.source.request import CodeRequest
 from repro_env.io import pyproject
 from repro_env.launch.engines import JobOptions
-from repro_env.launch.settings import JOBS
 from repro_env.policy import defaults
-from repro_env.policy.due import DUE
-from repro_env.policy.protocol import PROTOCOL
+from repro_env.policy.due import TABLES
 from repro_env.runs.start.request import RunOptions
 from repro_env.schema import redact
 from repro_env.schema.errors import UsageError
@@ -39,7 +37,7 @@ def _complete(command: TyperCommand, context: Any) -> list[str]:
     found = []
     shown: list[Any] = [param for param in command.params if not getattr(param, "hidden", False)]
     params = {name: param for param in shown for name in param.opts}
-    for name, value in defaults.parse(table, _KINDS, (JOBS, defaults.POLICY, PROTOCOL, DUE), where).items():
+    for name, value in defaults.parse(table, _KINDS, TABLES, where).items():
         param = params.get(f"--{name}")
         resumes = name == "seed" and context.params.get("resume")  # with the seed of that run
         if param is None or resumes or context.get_parameter_source(param.name).name != "DEFAULT":

@@ -91,9 +91,10 @@ def note_seed(library: str, function: str, value: object, purpose: str = "") -> 
         return
     values = _values.setdefault((function, frame.f_code.co_filename, frame.f_lineno), set())
     text = _text(value)
-    if purpose + text in values or len(values) == (_PURPOSES if purpose else _VALUES):
+    key = f"{purpose}: {text}"
+    if key in values or len(values) == (_PURPOSES if purpose else _VALUES):
         return
-    values.add(purpose + text)
+    values.add(key)
     file, line = user_line(within_import=False)
     if not line:
         return  # a package seeds a generator of its own when it is imported
