@@ -106,7 +106,7 @@ def identify_all(identifier: Callable[[], Callable[[Item], Answer]], items: Sequ
         count, failures = len(answers), _ask(identifier(), items, answers)
         if not failures:
             break
-        error = failures[0]
+        error = next((error for error in failures if not may_recover(error)), failures[0])
         is_last = attempt == TRIES - 1 or not may_recover(error)
         if is_last or (len(answers) == count and (attempt > 1 or is_silent(error))):
             kept = f"; {len(answers):,} of {len(items):,} packages are identified, and the next capture starts from there"

@@ -22,7 +22,8 @@ from repro_env.io.files import CHUNK
 from repro_env.schema import redact
 from repro_env.schema.errors import NetworkError
 
-LATER = "try again; if the problem persists, contact the operator of that server"
+_OPERATOR = "contact the operator of that server"
+LATER = f"try again; if the problem persists, {_OPERATOR}"
 TRIES = 5
 """Number of tries for a request that can be repeated, and for a transfer that is cut off."""
 PATIENCE = 30.0
@@ -39,6 +40,10 @@ _STEP = 1 << 17
 _FIRST_PAUSE = 0.5
 """Seconds before the first repetition of a request."""
 _RANGE = re.compile(r"bytes ([0-9]{1,18})-[0-9]{1,18}/([0-9]{1,18})", re.IGNORECASE)
+
+
+class FinalError(Exception):
+    """The cause of an error about an answer that will be the same again."""
 
 
 class Answer:
@@ -84,7 +89,8 @@ class Answer:
                     break
             ended = True
         if max(self.length, len(body)) > limit:
-            raise NetworkError(f"the answer is larger than {limit:,} bytes", where=redact.url(self.url), hint=LATER)
+            what = f"the answer is larger than {limit:,} bytes"
+            raise NetworkError(what, where=redact.url(self.url), hint=_OPERATOR) from FinalError
         is_complete = getattr(self._response, "from_cache", False) or self._response.raw.tell() >= self.length
         return bytes(body) if ended and is_complete else None
 
@@ -296,7 +302,7 @@ class _TimedReader(io.RawIOBase):
             what = f"the server is too slow: {self._count:,} bytes in {self._waited:.0f} s"
             raise NetworkError(what, where=self._where, hint=LATER)
         if self.in_headers and self._count > _MAX_HEADERS:
-            raise NetworkError("the server sends endless headers", where=self._where, hint="contact the operator of that server")
+            raise NetworkError("the server sends endless headers", where=self._where, hint=_OPERATOR)
         return count
 
     def close(self) -> None:
@@ -354,13 +360,12 @@ def network_error(error: BaseException, url: str) -> NetworkError:
 
 def is_temporary(error: BaseException) -> bool:
     """Whether another try may succeed after an error or its `NetworkError`. An invalid certificate, host name or URL stays."""
-    kinds = class_names(error)
-    return "OSError" in kinds and not kinds & (_MALFORMED | _NO_NAME | {"SSLCertVerificationError"})
+    return "OSError" in class_names(error) and may_recover(error)
 
 
 def may_recover(error: BaseException) -> bool:
     """Whether the server may answer later, after an error that says nothing about the address."""
-    return not class_names(error) & (_MALFORMED | _NO_NAME | {"SSLCertVerificationError"})
+    return not class_names(error) & (_MALFORMED | _NO_NAME | {"SSLCertVerificationError", "FinalError"})
 
 
 def is_silent(error: BaseException) -> bool:

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, cast
 
 import msgspec
 
+from repro_env.io import http
 from repro_env.io.files import chunks_of, open_regular, read_regular
 from repro_env.io.http import LATER, TRIES, Answer, RangeFile, Sessions, chain, cut_error, download, network_error, pause
 from repro_env.io.pip import build, configured, default_index
@@ -27,6 +28,8 @@ ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+ht
 """Prefer JSON over HTML, as in PEP 691."""
 ABSENT = (403, 404, 410)
 """Statuses with which indexes answer for a project that they do not have."""
+_FINAL = {*range(400, 500)} - {408, 425, 429}
+"""Statuses that will be the same again: the others of the 4xx ask for another try (RFC 9110, RFC 8470, RFC 6585)."""
 MAX_PAGE = 64 << 20
 """Largest size of an index page, in bytes. Real pages have at most about 6 MB."""
 
@@ -152,7 +155,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
                 if not answer.url.lower().startswith(("http://", "https://")):  # pip's sessions also read files
                     raise NetworkError("the server redirects to a local file", where=redact.url(url), hint=LATER)
                 if answer.status not in expected:
-                    raise status_error(answer.status, url)
+                    raise status_error(answer.status, url) from (http.FinalError() if answer.status in _FINAL else None)
                 yield answer
 
     def _pip(self) -> tuple[Any, Any]:

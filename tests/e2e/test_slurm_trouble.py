@@ -54,6 +54,16 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
+@pytest.fixture
+def _node3_starts_no_job(cluster: Cluster[Slurm]) -> Iterator[None]:
+    fails = cluster.scheduler.configuration.parent / "fail-node3"
+    fails.touch()
+    yield
+    fails.unlink()
+    cluster.scheduler.ask("scancel", "--me")
+    cluster.scheduler.ask("scontrol", "update", "NodeName=node3", "State=resume")
+
+
 def words(data: Path, *options: str) -> tuple[str, ...]:
     return (*options, "--data", f"{data}:/data", "steps.py")
 
@@ -112,15 +122,11 @@ def test_an_array_that_is_larger_than_the_cluster_allows_is_refused(cluster: Clu
     assert "--seeds 1002 is more than the 1001 tasks that an array job of this cluster can have (MaxArraySize)" in refused.err
 
 
+@pytest.mark.usefixtures("_node3_starts_no_job")
 def test_a_job_whose_node_fails_to_start_it_ends_the_wait_with_a_hint(cluster: Cluster[Slurm], data: Path) -> None:
-    fails = cluster.scheduler.configuration.parent / "fail-node3"
-    fails.touch()
     done = cluster.exec("--wait", *words(data, "--job=sbatch=--nodelist=node3"), code=RunError.exit_code)
-    fails.unlink()
     assert "pending (launch_failed_requeued_held)" in done.err
     assert "scontrol release" in done.err
-    cluster.scheduler.ask("scancel", "--me")
-    cluster.scheduler.ask("scontrol", "update", "NodeName=node3", "State=resume")
 
 
 def test_the_run_of_a_lost_node_ends_before_the_next_attempt_resumes_it(cluster: Cluster[Slurm], data: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from repro_env.environment.archives import IdentifiedWheel, downloadable, existing_file, identify_all, why_bundled
+from repro_env.io import http
 from repro_env.oci.wheel import Facts
 from repro_env.schema.artifact import Wheel
 from repro_env.schema.errors import ArtifactError, NetworkError
@@ -110,6 +111,15 @@ def test_the_search_ends_when_nothing_more_is_identified() -> None:
         assert caught.value.hint == "try again"
         assert flaky.rounds == 1
         assert flaky.asked < 30, "an index that does not answer is not asked for each of a thousand packages"
+
+
+@pytest.mark.usefixtures("_at_once")
+def test_an_answer_that_will_be_the_same_again_ends_the_search_after_one_round() -> None:
+    flaky = Flaky({3: 1, 5: 99}, http.FinalError())
+    with pytest.raises(NetworkError, match="broken off") as caught:
+        identify_all(flaky, range(30))
+    assert caught.value.hint == "try again; 28 of 30 packages are identified, and the next capture starts from there"
+    assert flaky.rounds == 1
 
 
 def test_a_file_counts_only_while_it_has_the_same_bytes(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from repro_env.io import http
-from repro_env.io.http import RangesRefusedError
+from repro_env.io.http import RangesRefusedError, may_recover
 from repro_env.io.indexhttp import ABSENT, Session
 from repro_env.schema import sources
 from repro_env.schema.errors import LockError, NetworkError
@@ -127,6 +127,7 @@ def test_other_statuses_raise_an_error(index: Index, monkeypatch: pytest.MonkeyP
         session.get_page(f"{index.url}/demo/")
     assert caught.value.where == f"{index.url}/demo/"
     assert caught.value.hint
+    assert may_recover(caught.value) is (status in (500, 429))
 
 
 def test_a_request_is_repeated_after_too_many_requests(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:

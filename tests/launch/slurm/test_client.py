@@ -37,6 +37,7 @@ def row(job: str, state: str, reason: str, code: str, script: str = "/runs/.jobs
         (row("7", "PENDING", "BeginTime", "0"), "pending", "pending (BeginTime)", None),
         (row("7", "PENDING", "QOSMaxJobsPerUserLimit", "0"), "pending", "pending (QOSMaxJobsPerUserLimit)", None),
         (row("7", "PENDING", "launch failed requeued held", "0"), "pending", "pending (launch_failed_requeued_held)", 16),
+        (row("7", "COMPLETING", "launch failed requeued held", "0"), "running", "completing (launch_failed_requeued_held)", None),
         (row("7", "RUNNING", "None", "0"), "running", "running", None),
         (row("7", "COMPLETING", "None", "0"), "running", "completing", None),
         (row("7", "COMPLETED", "None", "0"), "ended", "completed", 0),
