@@ -99,15 +99,19 @@ def identify_all(identifier: Callable[[], Callable[[Item], Answer]], items: Sequ
     """Identify all items, with several threads. The answers are in the order of the items.
 
     What an index did not answer is asked again after all other items, with a new `identifier()`, as long as each round identifies
-    more. Raises the first `NetworkError` if items remain; the answers are in the cache of the next capture. Other errors stop at once.
+    more; an item with an answer that will be the same again is not. Raises the first `NetworkError` if items remain; the answers are in
+    the cache of the next capture. Other errors stop at once.
     """
     answers: dict[int, Answer] = {}
+    failed: dict[int, NetworkError] = {}
     for attempt in range(TRIES):
-        count, failures = len(answers), _ask(identifier(), items, answers)
-        if not failures:
+        count = len(answers)
+        _ask(identifier(), items, answers, failed)
+        if not failed:
             break
-        error = next((error for error in failures if not may_recover(error)), failures[0])
-        is_last = attempt == TRIES - 1 or not may_recover(error)
+        errors = [error for error in failed.values() if may_recover(error)]
+        error = next(iter(errors or failed.values()))
+        is_last = attempt == TRIES - 1 or not errors
         if is_last or (len(answers) == count and (attempt > 1 or is_silent(error))):
             kept = f"; {len(answers):,} of {len(items):,} packages are identified, and the next capture starts from there"
             raise NetworkError(error.what, where=error.where, hint=error.hint + (kept if answers else "")) from error
@@ -115,9 +119,10 @@ def identify_all(identifier: Callable[[], Callable[[Item], Answer]], items: Sequ
     return [answers[number] for number in range(len(items))]
 
 
-def _ask(identify: Callable[[Item], Answer], items: Sequence[Item], answers: dict[int, Answer]) -> list[NetworkError]:
-    """Identify the items that have no answer yet. Returns the failures; stops when nothing but failures comes back."""
-    failures: list[NetworkError] = []
+def _ask(
+    identify: Callable[[Item], Answer], items: Sequence[Item], answers: dict[int, Answer], failed: dict[int, NetworkError]
+) -> None:
+    """Identify the items that have no answer yet. Notes the failures; stops when nothing but failures comes back."""
     in_a_row = 0
 
     def ask(number: int) -> None:
@@ -125,18 +130,19 @@ def _ask(identify: Callable[[Item], Answer], items: Sequence[Item], answers: dic
         if in_a_row < _THREADS:
             try:
                 answers[number] = identify(items[number])
+                failed.pop(number, None)
                 in_a_row = 0
             except NetworkError as error:
-                failures.append(error)
+                failed[number] = error
                 in_a_row += 1
 
+    done = {*answers, *(number for number, error in failed.items() if not may_recover(error))}
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="identify") as pool:
         try:
-            list(pool.map(ask, [number for number in range(len(items)) if number not in answers]))
+            list(pool.map(ask, [number for number in range(len(items)) if number not in done]))
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    return failures
 
 
 def why_bundled(url: str) -> str:
