@@ -7,7 +7,6 @@ that the engine reports. docker-py is imported when an engine is connected to, n
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import os
 import socket
@@ -131,52 +130,39 @@ def connect(address: str = "", *, timeout: float = ANSWER) -> Engine:
             hint="forward its socket: ssh -nNT -L /tmp/engine.sock:/var/run/docker.sock HOST, then DOCKER_HOST=unix:///tmp/engine.sock",
         )
     with _translated(shown, _IDENTIFY):
-        version, reported = _report(where, tls, timeout, _check_socket(where, timeout))
-        return Engine(_client(where, version, timeout, tls), shown, reported)
+        _check_socket(where, timeout)
+        import docker
+        from docker.constants import MINIMUM_DOCKER_API_VERSION
+        from docker.errors import DockerException
 
+        def make_client(version: str) -> DockerClient:
+            try:
+                return docker.DockerClient(base_url=where, version=version, timeout=timeout, tls=tls or False)
+            except (ValueError, KeyError, TypeError, AttributeError) as error:  # docker-py does not check the user's settings
+                raise EngineError(
+                    f"the Docker configuration cannot be read: {error}",
+                    where=os.environ.get("DOCKER_CONFIG") or "~/.docker",
+                    hint="fix config.json there, or set DOCKER_CONFIG to another directory",
+                ) from None
 
-def _client(where: str, version: str, timeout: float, tls: Any) -> DockerClient:
-    import docker
-
-    try:
-        return docker.DockerClient(base_url=where, version=version, timeout=timeout, tls=tls or False)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:  # docker-py does not check the user's settings
-        raise EngineError(
-            f"the Docker configuration cannot be read: {error}",
-            where=os.environ.get("DOCKER_CONFIG") or "~/.docker",
-            hint="fix config.json there, or set DOCKER_CONFIG to another directory",
-        ) from None
-
-
-@functools.lru_cache
-def _report(where: str, tls: Any, timeout: float, _: object) -> tuple[str, Facts]:
-    """Return the engine's API version and its facts, once for each start of a local engine: Podman starts three programs to answer."""
-    from docker.constants import MINIMUM_DOCKER_API_VERSION
-    from docker.errors import DockerException
-
-    with contextlib.closing(_client(where, MINIMUM_DOCKER_API_VERSION, timeout, tls)) as client:  # `auto` leaves a socket open
-        version = client.api.version(api_version=False)
-        if not version.get("ApiVersion"):
-            raise DockerException("the engine does not report its API version")
-        return str(version["ApiVersion"]), facts(version, client.info(), where=where)
+        with contextlib.closing(make_client(MINIMUM_DOCKER_API_VERSION)) as client:  # docker-py's `auto` leaves a socket open
+            version = client.api.version(api_version=False)
+            if not version.get("ApiVersion"):
+                raise DockerException("the engine does not report its API version")
+            info = client.info()
+        return Engine(make_client(str(version["ApiVersion"])), shown, facts(version, info, where=where))
 
 
 _IDENTIFY = "report its version"
 
 
-def _check_socket(where: str, timeout: float) -> object:
-    """Return what identifies a start of the engine behind a local socket.
-
-    Raises `OSError` if the socket refuses connections: docker-py would leave its own socket open.
-    """
-    if not where.startswith("unix://"):
-        return object()
-    path = "/" + where.removeprefix("unix://").lstrip("/")
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(timeout)
-        connection.connect(path)
-    facts = os.stat(path)  # noqa: PTH116
-    return facts.st_dev, facts.st_ino, facts.st_ctime_ns
+def _check_socket(where: str, timeout: float) -> None:
+    """Raise `OSError` if a local socket refuses connections: docker-py would leave its own socket open."""
+    if where.startswith("unix://"):
+        path = "/" + where.removeprefix("unix://").lstrip("/")
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(timeout)
+            connection.connect(path)
 
 
 def facts(version: Mapping[str, Any], info: Mapping[str, Any], *, where: str) -> Facts:

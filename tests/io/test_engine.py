@@ -165,16 +165,6 @@ def test_a_connection_lost_during_a_stream_names_the_action(tmp_path: Path) -> N
         list(connection.client.api.build(path="git://example.com/x", decode=True))
 
 
-def test_an_engine_is_asked_about_itself_once_for_each_start(tmp_path: Path) -> None:
-    for version in ("1.43", "1.44"):
-        answers = [answer({**VERSION, "Version": version}), answer({"Name": os.uname().nodename})]
-        with fake_engine(tmp_path, *answers) as address:
-            for _ in range(3):
-                with engine.connect(address) as connection:
-                    assert connection.facts.version == version
-        (tmp_path / "engine.sock").unlink()
-
-
 def test_a_server_that_is_not_an_engine_is_an_error(tmp_path: Path) -> None:
     with fake_engine(tmp_path, answer({"hello": "you"})) as address:
         assert "cannot be used" in str(connect_error(address))
