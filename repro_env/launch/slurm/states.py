@@ -80,7 +80,7 @@ def _code(text: str) -> str:
 def _state(state: str, reason: str, code: str, job: str) -> State:
     phase: Phase = "pending" if state in _PENDING else "running" if state in _RUNNING else "ended"
     text = state.lower().replace("_", " ") + (f" ({reason})" if reason not in ("", "None", "NonZeroExitCode") else "")
-    if reason == _HELD and phase == "pending":  # before that, Slurm still ends it on the node, and refuses to release it
+    if reason == _HELD and phase == "pending":  # before that, it still ends on the node
         hint = (
             "the node could not start the job (for example because its prolog failed), so Slurm holds it. "
             f"Start it again with `scontrol release {job}`, or cancel it with `scancel {job}`"
